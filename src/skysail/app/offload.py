@@ -76,6 +76,12 @@ class ManagerClouds:
     def outages(self) -> Mapping[str, str]:
         return self._manager.outages()
 
+    def exhausted(self, pod: Pod) -> frozenset[str]:
+        owner = pod.metadata.controller
+        if owner is None or owner.kind != "Job":
+            return frozenset()
+        return self._manager.exhausted(pod.metadata.namespace, owner.uid)
+
     def unsupported(self, pod: Pod, provider: str) -> tuple[str, ...]:
         """Return fields that the provider's node would reject. A pod that cannot be decoded has none."""
         try:

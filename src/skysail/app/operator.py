@@ -272,6 +272,7 @@ class Operator:
             providers=tuple({node.provider for node in self._settings.nodes.values()}),
             limits=LaunchLimits.of(self._settings),
             sweep_grace=self._settings.orphan_grace_seconds,
+            max_gpu_price=self._settings.max_gpu_price,
         )
         deps = ClaimDependencies(clock.now, clock.boottime, self._rng)
         owners = PodOwnerLookup(self._client, self._pod)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 import msgspec
@@ -21,6 +21,7 @@ from skysail.claims.orphan_collector import OrphanCollector
 from skysail.claims.policy_reconciler import OffloadPolicyReconciler
 from skysail.claims.provider import ClaimProvider, OfferLimits
 from skysail.claims.reconciler import CloudInstanceReconciler, Owners, ProcessState
+from skysail.claims.requirements.types import RUNPOD
 from skysail.claims.tracking import cloud_calls
 from skysail.claims.tracking.cloud_calls import CloudCalls
 from skysail.claims.tracking.inventory import InventoryTracker
@@ -35,6 +36,9 @@ from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import NAMESPACE, POD
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
+
+# A cloud without capacity for a pod of a Job is avoided for this long.
+_EXHAUSTED_FOR = timedelta(minutes=10)
 
 POLICY_RULES = (
     read_rule(CLOUD_INSTANCE.resource),
@@ -59,6 +63,7 @@ class ClaimSettings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     identity: str
     providers: tuple[str, ...] = ()
+    max_gpu_price: float | None = None
     limits: LaunchLimits = LaunchLimits()
     sweep_grace: float = 600.0
 
@@ -132,7 +137,7 @@ class ClaimManager:
             self._client, inventory.cloud, self._claims, self.orders, cluster=claim_settings.cluster, wake=self._changed
         )
         provider.offers = partial(self.offers.find, cloud)
-        provider.limits = self._offer_limits
+        provider.limits = partial(self._offer_limits, cloud)
         return provider
 
     def enqueue_accounts(self, enqueue: Callable[[Key], None]) -> None:
@@ -157,6 +162,16 @@ class ClaimManager:
                 enqueue(policy.metadata.key)
 
         self.offers.on_change(offers_changed)
+
+    def exhausted(self, namespace: str, job_uid: str) -> frozenset[str]:
+        """Return the clouds that had no capacity for another pod of this Job in the last minutes."""
+        since = self._deps.now() - _EXHAUSTED_FOR
+        claims = self._claims.by("exhausted", IndexKey(namespace, job_uid))
+        return frozenset(
+            claim.spec.provider
+            for claim in claims
+            if claim.status.end_time is not None and datetime.fromisoformat(claim.status.end_time) > since
+        )
 
     def outages(self) -> dict[str, str]:
         """Return the current outage of each polled cloud as a sentence, empty if the cloud works."""
@@ -188,13 +203,18 @@ class ClaimManager:
         finally:
             await self.calls.close()
 
-    def _offer_limits(self, namespace: str) -> OfferLimits:
+    def _offer_limits(self, cloud: str, namespace: str) -> OfferLimits:
         limits = self.limits.limits(namespace)
+        others = {name for name in self.limits.providers(namespace) if name != cloud}
+        setting = self._claim_settings.max_gpu_price
+        caps = (limits.max_usd_per_gpu_hour, setting if cloud == RUNPOD else None)
         return OfferLimits(
             gpu_types=limits.gpu_types,
             regions=limits.regions,
-            max_usd_per_gpu_hour=limits.max_usd_per_gpu_hour,
+            max_usd_per_gpu_hour=min((cap for cap in caps if cap is not None), default=None),
             max_lifetime=limits.max_lifetime,
+            cheapest_usd_per_gpu_hour=setting,
+            alternatives=frozenset(others & self.listings.keys()),
         )
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:

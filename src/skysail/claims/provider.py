@@ -61,7 +61,8 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
     replace each other. `gpus` and the fields from `gpu_memory` to `options` are those of the pod's `OffloadRequest`;
     `max_usd_per_hour` is a cap on the whole machine.
-    `may_leave`: the pod has a controller, and another provider is allowed for its replacement. Then the pod ends if no
+    `is_cheapest`: the pod leaves the choice of the provider to the ranking of offers.
+    `may_leave`: the pod belongs to a Job, and its replacement may go to another provider. Then the pod ends if no
     candidate has capacity, instead of waiting.
     """
 
@@ -81,16 +82,23 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     uses_secrets: bool = False
     is_automatic: bool = False
     registry_credentials: RegistryCredentials | None = None
+    is_cheapest: bool = False
     may_leave: bool = False
 
 
 class OfferLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits that the policies of a namespace set on offers and launches. Empty fields do not restrict."""
+    """Limits that the policies of a namespace set on offers and launches. Empty fields do not restrict.
+
+    `cheapest_usd_per_gpu_hour`: a further cap for pods that ask for the cheapest provider.
+    `alternatives`: other providers that the policies allow, and at which there is an account.
+    """
 
     gpu_types: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     max_usd_per_gpu_hour: float | None = None
     max_lifetime: float | None = None
+    cheapest_usd_per_gpu_hour: float | None = None
+    alternatives: frozenset[str] = frozenset()
 
 
 class ClaimProvider:
@@ -237,7 +245,8 @@ class ClaimProvider:
 
     async def _spec(self, run: RunId, pod: Pod, requirements: CloudRequirements) -> CloudInstanceSpec:
         limits = self.limits(pod.namespace)
-        selection = await self._select(requirements, limits)
+        may_leave = self._may_leave(pod.namespace, requirements, limits)
+        selection = await self._select(requirements, limits, may_leave=may_leave)
         terms = self._account.terms
         lifetime = min(requirements.seconds or terms.max_lifetime, limits.max_lifetime or terms.max_lifetime)
         return CloudInstanceSpec(
@@ -256,7 +265,7 @@ class ClaimProvider:
             gpu=Gpu(requirements.gpus.type or ANY_GPU, requirements.gpus.count) if requirements.gpus else None,
             candidates=selection.candidates,
             nearest_miss=selection.nearest_miss or selection.message,
-            may_leave=requirements.may_leave,
+            may_leave=may_leave,
             max_usd_per_hour=_cap(requirements, limits),
             max_cost_usd=requirements.max_cost_usd,
             max_lifetime_seconds=max(1, int(min(lifetime, terms.max_lifetime))),
@@ -266,13 +275,23 @@ class ClaimProvider:
             grace_seconds=int(requirements.grace),
         )
 
-    async def _select(self, requirements: CloudRequirements, limits: OfferLimits) -> Selection:
+    def _may_leave(self, namespace: str, requirements: CloudRequirements, limits: OfferLimits) -> bool:
+        """Return whether another provider is left that had capacity for all other pods of the same Job.
+
+        Without that check, the pods of a Job would move between exhausted providers without an end.
+        """
+        if not requirements.may_leave:
+            return False
+        ended = self._claims.by("exhausted", IndexKey(namespace, requirements.job))
+        return bool(limits.alternatives - {claim.spec.provider for claim in ended})
+
+    async def _select(self, requirements: CloudRequirements, limits: OfferLimits, *, may_leave: bool) -> Selection:
         """Rank the offers of this cloud. A pod that may leave gets a claim that ends if no offer fits."""
         listed = await self.offers()
         if listed is None:
             raise Rejected(Reason.CLOUD_UNREACHABLE, f"{self.name} does not list its offers; retried.")
         selection = candidates.select(self.name, listed.offers, _query(requirements, limits))
-        if not selection.candidates and not requirements.may_leave:
+        if not selection.candidates and not may_leave:
             raise Rejected(selection.reason, selection.message)
         return selection
 
@@ -411,14 +430,22 @@ def _query(requirements: CloudRequirements, limits: OfferLimits) -> OfferQuery:
         cloud_types=requirements.cloud_types,
         cuda_versions=requirements.cuda_versions if gpus else (),
         max_usd_per_hour=requirements.max_usd_per_hour,
-        max_usd_per_gpu_hour=limits.max_usd_per_gpu_hour,
+        max_usd_per_gpu_hour=_gpu_cap(requirements, limits),
     )
+
+
+def _gpu_cap(requirements: CloudRequirements, limits: OfferLimits) -> float | None:
+    """Return the cap on each GPU. Machines without GPUs have none from the settings."""
+    caps = [limits.max_usd_per_gpu_hour]
+    if requirements.is_cheapest and requirements.gpus:
+        caps.append(limits.cheapest_usd_per_gpu_hour)
+    return min((cap for cap in caps if cap is not None), default=None)
 
 
 def _cap(requirements: CloudRequirements, limits: OfferLimits) -> float | None:
     """Return the lower one of the pod's cap on the machine and the policies' cap on all of its GPUs."""
     count = requirements.gpus.count if requirements.gpus else 1
-    per_gpu = limits.max_usd_per_gpu_hour
+    per_gpu = _gpu_cap(requirements, limits)
     caps = (requirements.max_usd_per_hour, None if per_gpu is None else round(per_gpu * count, 6))
     return min((cap for cap in caps if cap is not None), default=None)
 

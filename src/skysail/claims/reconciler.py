@@ -88,12 +88,20 @@ def index_by_denied(claim: CloudInstance) -> Iterable[IndexKey]:
     return (IndexKey(claim.spec.owner.namespace, ""),) if is_denied else ()
 
 
+def index_by_exhausted_job(claim: CloudInstance) -> Iterable[IndexKey]:
+    """Index claims that ended because no candidate had capacity, by namespace and Job of their pod."""
+    for_, ended = claim.spec.owner, conditions.find_condition(claim.status.conditions, Condition.TERMINATED)
+    is_exhausted = claim.status.state == "Terminated" and ended is not None and ended.reason == Reason.NO_CAPACITY
+    return (IndexKey(for_.namespace, for_.job_uid),) if for_.job_uid and is_exhausted else ()
+
+
 INDEXES = {
     "owner": index_by_owner,
     "pod": index_by_pod,
     "work": index_by_work,
     "job": index_by_job,
     "denied": index_by_denied,
+    "exhausted": index_by_exhausted_job,
 }
 
 

@@ -12,7 +12,7 @@ from skysail.base.names import Finalizer, Reason
 from skysail.claims.provider import ClaimProvider, CloudRequirements, OfferLimits, claim_name, run_of, state_of
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.tracking.launch_specs import LaunchSpecs
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit, OwnerRef
 from skysail.cloud.account import GpuRequest, RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
 from skysail.cloud.offers import OfferList
@@ -545,9 +545,40 @@ def test_start_no_offer_fits_and_the_pod_may_leave_writes_a_claim_without_candid
     async def test() -> None:
         quay = Quay()
         quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("B200", 1), may_leave=True)
+        quay.provider.limits = lambda _: OfferLimits(alternatives=frozenset({"other"}))
         made = (await quay.start()).spec
         assert (made.candidates, made.may_leave) == ((), True)
         assert "has no GPU B200" in made.nearest_miss
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "exhausted", "expected"),
+    [((), (), False), (("other",), (), True), (("other",), ("other",), False), (("other", "third"), ("other",), True)],
+)
+def test_start_may_leave_only_for_a_provider_that_had_capacity(alternatives, exhausted, expected):
+    async def test() -> None:
+        quay = Quay()
+        ended = (Condition(Conditions.TERMINATED, "True", ago(9), Reason.NO_CAPACITY, "none"),)
+        for name in exhausted:
+            owner = OwnerRef(kind="Pod", name="b", uid="older", namespace=POD.namespace, job_uid="job")
+            of = claim("Terminated", of=spec(provider=name, owner=owner), conditions=ended)
+            quay.claims.put(msgspec.structs.replace(of, metadata=msgspec.structs.replace(of.metadata, name="older-0")))
+        quay.provider.requirements = lambda _: CloudRequirements(may_leave=True, job="job")
+        quay.provider.limits = lambda _: OfferLimits(alternatives=frozenset(alternatives))
+        assert (await quay.start()).spec.may_leave == expected
+
+    run_virtual(test)
+
+
+def test_start_pod_that_asks_for_the_cheapest_is_capped_by_the_setting():
+    async def test() -> None:
+        quay = Quay()
+        quay.provider.limits = lambda _: OfferLimits(cheapest_usd_per_gpu_hour=0.6)
+        quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("", 2), is_cheapest=True)
+        made = (await quay.start()).spec
+        assert ([one.gpu_type for one in made.candidates], made.max_usd_per_hour) == (["T4"], 1.2)
 
     run_virtual(test)
 

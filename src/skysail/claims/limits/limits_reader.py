@@ -70,6 +70,10 @@ class LimitsReader:
         """Return the limits of all policies that match the namespace."""
         return policy_check.limits(self.policies.all(), namespace, self.labels(namespace))
 
+    def providers(self, namespace: str) -> tuple[str, ...]:
+        """Return the providers that all policies of the namespace allow."""
+        return policy_check.providers(self.policies.all(), namespace, self.labels(namespace))
+
     def _unknown_account(self, namespace: str) -> str:
         if Key("", namespace) in self.accounts.undecodable:
             return f"SpendAccount {namespace} cannot be decoded. If a newer Skysail wrote it, upgrade."

@@ -41,6 +41,10 @@ class Clouds(Protocol):
         """Return the outage of each provider as a sentence, empty if the provider answers."""
         ...
 
+    def exhausted(self, pod: Pod) -> frozenset[str]:
+        """Return the providers that had no capacity for another pod of the same Job lately."""
+        ...
+
     def unsupported(self, pod: Pod, provider: str) -> tuple[str, ...]:
         """Return fields of the pod that the provider's node does not support, each as a sentence."""
         ...
@@ -102,6 +106,7 @@ class PlacementObserver:
             object=self._caches.nodes.get(Key("", cloud.node)),
             offers=await self._clouds.offers(provider),
             outage=self._clouds.outages().get(provider, ""),
+            is_exhausted=provider in self._clouds.exhausted(pod),
             unsupported=self._clouds.unsupported(pod, provider),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from skysail.base.names import Annotation, EventReason
 from skysail.claims.provider import CloudRequirements
-from skysail.claims.requirements.types import OffloadRequest
+from skysail.claims.requirements.types import CHEAPEST, OffloadRequest
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import Rejected
 from skysail.kube.api.objects import OwnerReference
@@ -46,6 +46,8 @@ def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> Cl
         uses_secrets=credentials is not None or uses_secrets(pod),
         is_automatic=(pod.metadata.annotations or {}).get(Annotation.AUTOMATIC) == "true",
         registry_credentials=credentials,
+        is_cheapest=request.provider == CHEAPEST,
+        may_leave=_job(pod) is not None and request.provider in {"", CHEAPEST} and not request.is_managed,
     )
 
 

@@ -77,6 +77,18 @@ TABLE = {
         with_options(CHEAPEST, MODAL, replace(RUNPOD, policy=DENIED)),
         "place modal.com asked",
     ),
+    "asks for the cheapest, cheapest had no capacity": (
+        with_options(CHEAPEST, MODAL, replace(RUNPOD, is_exhausted=True)),
+        "place modal.com asked",
+    ),
+    "asks for the cheapest, none had capacity": (
+        with_options(CHEAPEST, replace(MODAL, is_exhausted=True), replace(RUNPOD, is_exhausted=True)),
+        "place runpod-virtual-node asked",
+    ),
+    "asks, the provider had no capacity": (
+        with_options(ASKED, replace(MODAL, is_exhausted=True), RUNPOD),
+        "place modal.com asked",
+    ),
     "asks for the cheapest, cheapest has no account": (
         with_options(CHEAPEST, MODAL, replace(RUNPOD, has_account=False)),
         "place modal.com asked",

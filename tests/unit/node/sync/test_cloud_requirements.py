@@ -36,6 +36,22 @@ def test_requirements_pod_of_job_names_its_work(owner, index, work, job):
     assert (found.work, found.job) == (work, job)
 
 
+@pytest.mark.parametrize(
+    ("owner", "annotations", "is_cheapest", "may_leave"),
+    [
+        ("Job", {"skysail.dev/offload": "cheapest"}, True, True),
+        ("Job", {"skysail.dev/automatic": "true"}, False, True),
+        ("Job", {"skysail.dev/offload": "modal"}, False, False),
+        ("Job", {f"{RUNPOD}managed": "true"}, False, False),
+        ("ReplicaSet", {"skysail.dev/offload": "cheapest"}, True, False),
+        ("", {"skysail.dev/offload": "cheapest"}, True, False),
+    ],
+)
+def test_requirements_pod_of_job_without_a_named_provider_may_leave(owner, annotations, is_cheapest, may_leave):
+    found = requirements(pod(owner=owner, annotations=annotations))
+    assert (found.is_cheapest, found.may_leave) == (is_cheapest, may_leave)
+
+
 def test_requirements_carry_the_offload_request():
     written = {
         f"{MODAL}gpu-type": "A100",

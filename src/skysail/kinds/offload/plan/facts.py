@@ -37,6 +37,7 @@ from skysail.kinds.offload.plan.placement import (
 class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     """A cloud node and its provider. `object` is None if the node is unknown, `offers` while they are unknown.
 
+    `is_exhausted`: the provider had no capacity for another pod of the same Job lately.
     `unsupported`: fields of the pod that the node does not support.
     """
 
@@ -46,6 +47,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     object: NodeObject | None = None
     offers: OfferList | None = None
     outage: str = ""
+    is_exhausted: bool = False
     unsupported: tuple[str, ...] = ()
 
 
@@ -165,6 +167,7 @@ def _option(cloud: Cloud, seen: Observation, request: OffloadRequest, rule: Rule
         policy=None if decision.allowed else Refusal(decision.reason, decision.message),
         unsupported=cloud.unsupported,
         outage=cloud.outage,
+        is_exhausted=cloud.is_exhausted,
     )
     if cloud.offers is None or not decision.allowed:
         return option

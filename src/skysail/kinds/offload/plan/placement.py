@@ -67,7 +67,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
 
     `policy`: why the policies refuse the provider, or None. `unsupported`: fields that its node does not support.
     `offers`: offers that fit the pod, None while they are unknown. `no_offer`: why none fits.
-    `outage`: why the cloud does not answer.
+    `outage`: why the cloud does not answer. `is_exhausted`: it had no capacity for another pod of the same Job lately.
     `fits_node`: whether the pod's own node selector and affinity allow the node.
     """
 
@@ -81,6 +81,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     offers: tuple[Offer, ...] | None = None
     no_offer: Refusal | None = None
     outage: str = ""
+    is_exhausted: bool = False
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,6 +277,7 @@ def _choose(facts: PlacementFacts, rule: Rule) -> Decision:
     fitting = [option for option in options if refusals[option.provider] is None]
     if not fitting:
         return _refuse_all(options, refusals, rule, has_choice=not named)
+    fitting = [option for option in fitting if not option.is_exhausted] or fitting
     waiting = _wait_for(fitting, facts, is_named=bool(named))
     if waiting is not None:
         return waiting

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     Step = Callable[[Api], Awaitable[None]]
 
 HOUR = 3600.0
-# Half an hour before the end of the first day, week and month of the world, which starts on a Thursday.
-EVE_OF_DAY = 24 * HOUR - HOUR / 2
-EVE_OF_WEEK = 4 * 24 * HOUR - HOUR / 2
-EVE_OF_MONTH = 31 * 24 * HOUR - HOUR / 2
-# A machine without GPUs costs 0.10 USD per hour.
+# The longest that an instance may live: a machine without GPUs costs 0.05 USD until then.
+LIFETIME = HOUR / 2
+# Before the end of the first day, week and month of the world, which starts on a Thursday.
+EVE_OF_DAY = 24 * HOUR - LIFETIME / 2
+EVE_OF_WEEK = 4 * 24 * HOUR - LIFETIME / 2
+EVE_OF_MONTH = 31 * 24 * HOUR - LIFETIME / 2
 _PODS = ("a", "b", "c")
 
 
@@ -52,7 +53,7 @@ async def begin_three(api: Api) -> None:
 
 async def begin_briefly(api: Api) -> None:
     for name in _PODS:
-        await apply_pod(api, "start=20s,run=10m", name=name)
+        await apply_pod(api, "start=20s,run=5m", name=name)
 
 
 async def begin_dear(api: Api) -> None:
@@ -61,25 +62,25 @@ async def begin_dear(api: Api) -> None:
 
 
 async def begin_without_capacity(api: Api) -> None:
-    await apply_pod(api, "start=20s,run=10m,no-capacity=3", name="a")
-    await apply_pod(api, "start=20s,run=10m", name="b")
+    await apply_pod(api, "start=20s,run=5m,no-capacity=3", name="a")
+    await apply_pod(api, "start=20s,run=5m", name="b")
 
 
 async def begin_capped(api: Api) -> None:
-    """Each pod of the Job fails after ten minutes, and is replaced by the next one until the cap is used up."""
+    """Each pod of the Job fails after five minutes, and is replaced by the next one until the cap is used up."""
     (await api.create(JOB, {"metadata": {"name": "job"}})).ok  # noqa: B018 (asserts)
     for name in _PODS:
         owned: dict[str, Any] = await of_job(api)
-        owned["annotations"] = {Annotation.MAX_COST: "0.03"}
-        await apply_pod(api, "start=1s,run=10m,exit=1", name=name, metadata=owned)
+        owned["annotations"] = {Annotation.MAX_COST: "0.015"}
+        await apply_pod(api, "start=1s,run=5m,exit=1", name=name, metadata=owned)
 
 
 async def wait_for_the_end_of_lifetimes(api: Api) -> None:
-    await asyncio.sleep(3 * HOUR)
+    await asyncio.sleep(3 * LIFETIME)
 
 
 async def wait_for_the_next_period(api: Api) -> None:
-    await asyncio.sleep(2 * HOUR)
+    await asyncio.sleep(2 * LIFETIME)
 
 
 async def delete_all(api: Api) -> None:
@@ -88,7 +89,7 @@ async def delete_all(api: Api) -> None:
 
 
 def _limited(amount: float, period: str = "Day", **spec: Any) -> Callable[[World], Administrator]:
-    limits = {"budget": {"amount": amount, "period": period}, "maxDurationSeconds": int(HOUR), **spec}
+    limits = {"budget": {"amount": amount, "period": period}, "maxDurationSeconds": int(LIFETIME), **spec}
     return functools.partial(Administrator, **limits)
 
 
@@ -109,19 +110,19 @@ def _scenario(name: str, administrator: Callable[[World], Administrator], *steps
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        # Room for two instances of an hour, and for half an hour of a third.
-        _scenario("shared until used up", _limited(0.25), begin_three, wait_for_the_end_of_lifetimes, delete_all),
+        # Room for two instances, and for half of the lifetime of a third.
+        _scenario("shared until used up", _limited(0.125), begin_three, wait_for_the_end_of_lifetimes, delete_all),
         _scenario(
-            "whole lifetimes only", _limited(0.15, onBudgetExhausted="Finish"), begin_briefly,
+            "whole lifetimes only", _limited(0.075, onBudgetExhausted="Finish"), begin_briefly,
             wait_for_the_end_of_lifetimes, delete_all,
         ),
-        _scenario("dearer than offered", _limited(0.15), begin_dear),
-        _scenario("no capacity for a while", _limited(0.15), begin_without_capacity, delete_all),
+        _scenario("dearer than offered", _limited(0.075), begin_dear),
+        _scenario("no capacity for a while", _limited(0.075), begin_without_capacity, delete_all),
         _scenario("cap of a Job", _limited(9.0), begin_capped, delete_all),
         _scenario("one place", _limited(9.0, maxInstances=1), begin_briefly, delete_all),
         *(
             _scenario(
-                f"the next {period}", _limited(0.15, period), begin_three, wait_for_the_next_period, delete_all,
+                f"the next {period}", _limited(0.075, period), begin_three, wait_for_the_next_period, delete_all,
                 start=start,
             )
             for period, start in (("Day", EVE_OF_DAY), ("Week", EVE_OF_WEEK), ("Month", EVE_OF_MONTH))

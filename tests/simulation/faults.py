@@ -41,6 +41,7 @@ READ_TROUBLES = ("reply lost, not done", "unreachable", "throttled", "server err
 EVENT_TROUBLES = ("drop", "repeat", "swap", "delay", "replay", "end", "break", "expire", "silence", "deafness")
 
 _GONE = failure(410, "Expired", "too old resource version: 1 (2)")
+_FIRST_ERROR = 400
 _INSTANT = 0.0001
 _RETRY_SECONDS = 300.0
 _WAKING_SECONDS = 1.0
@@ -194,8 +195,8 @@ class FaultyTransport:
                 raise Unreachable(what)
             case "not found" if request.method == "DELETE":
                 # The server does not lie: who is told that there is nothing to delete was only not the first.
-                await self._answer(request)
-                return _reply(*REFUSALS[what])
+                reply = await self._answer(request)
+                return _reply(*REFUSALS[what]) if reply.status < _FIRST_ERROR else reply
             case "expired":
                 return _reply(410, "Expired")
             case "stale":

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 # What the cloud bills in each period, in US dollars.
 BILLS = {
-    "shared until used up": {"2026-01-01": 0.25},
-    "cap of a Job": {"2026-01-01": 0.03},
-    "the next Day": {"2026-01-01": 0.1, "2026-01-02": 0.1},
-    "the next Week": {"2026-01-04": 0.1, "2026-01-05": 0.1},
-    "the next Month": {"2026-01-31": 0.1, "2026-02-01": 0.1},
+    "shared until used up": {"2026-01-01": 0.125},
+    "cap of a Job": {"2026-01-01": 0.015},
+    "the next Day": {"2026-01-01": 0.05, "2026-01-02": 0.05},
+    "the next Week": {"2026-01-04": 0.05, "2026-01-05": 0.05},
+    "the next Month": {"2026-01-31": 0.05, "2026-02-01": 0.05},
 }
 # Effects between which a few troubles come.
 _STEP = 6
@@ -63,7 +63,7 @@ def test_budget_is_used_up_and_not_exceeded(name: str) -> None:
 def test_budget_for_whole_lifetimes_runs_one_after_the_other() -> None:
     rows = [row for row in Run("whole lifetimes only").rows if row.verb in {"create", "ended"}]
     assert [row.verb for row in rows] == ["create", "ended"] * 3
-    assert {row.seconds for row in rows if row.verb == "create"} == {3600.0}
+    assert {row.seconds for row in rows if row.verb == "create"} == {1800.0}
 
 
 def test_instance_limit_of_one_runs_one_after_the_other() -> None:
@@ -81,7 +81,7 @@ def test_instance_dearer_than_its_reserve_is_terminated_at_once() -> None:
 
 def test_claim_without_capacity_leaves_its_money_to_others() -> None:
     creates = [row.seconds for row in Run("no capacity for a while").rows if row.verb == "create"]
-    assert creates[-1] == 3600.0
+    assert creates[-1] == 1800.0
 
 
 @pytest.mark.parametrize("what", ["crash", "twin"])

@@ -105,18 +105,27 @@ def _launch(snapshot: Snapshot) -> Plan:
         return termination.finalize(snapshot, reason, usd=claim_status.NEVER_PAID)
     if candidates.is_hopeless(snapshot.object):
         return candidates.give_up(snapshot)
-    wait = _launch_blocker(snapshot)
+    permit = spending.permit(snapshot)
+    wait = _wait(snapshot, permit)
     if wait is not None:
         return _waiting(snapshot, *wait)
+    return _call(snapshot, permit) if isinstance(permit, spending.Permit) else spending.open_account(snapshot)
+
+
+def _wait(snapshot: Snapshot, permit: spending.Answer) -> tuple[Reason, str, float] | None:
+    """Return why the launch has to wait.
+
+    What all processes know comes before what only this one knows, so that two of them do not contradict each other.
+    """
+    if isinstance(permit, spending.Denial):
+        return permit
+    return _launch_blocker(snapshot) or (permit if isinstance(permit, spending.Unknown) else None)
+
+
+def _call(snapshot: Snapshot, permit: spending.Permit) -> Plan:
     claim = snapshot.object
     assert snapshot.order is not None, "a missing launch spec is a reason to wait"
-    spec = candidates.launch_spec(claim, snapshot.order)
-    permit = spending.permit(snapshot, spec)
-    if isinstance(permit, spending.Blocker):
-        return _waiting(snapshot, *permit)
-    if isinstance(permit, Plan):
-        return permit
-    spec = msgspec.structs.replace(spec, max_lifetime=permit.lifetime)
+    spec = msgspec.structs.replace(candidates.launch_spec(claim, snapshot.order), max_lifetime=permit.lifetime)
     launching = Launching(by=snapshot.identity, nonce=snapshot.nonce, at=timestamp(snapshot.now))
     message = "The operator is calling the cloud."
     status = set_condition(snapshot, claim.status, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, message)

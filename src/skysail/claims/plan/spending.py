@@ -32,7 +32,6 @@ from skysail.claims.plan import termination
 from skysail.claims.plan.termination import TerminationReason
 from skysail.claims.snapshot import Observed, Snapshot
 from skysail.claims.types import Candidate, CloudInstance, CloudInstanceStatus
-from skysail.cloud.account import LaunchSpec
 from skysail.core import conditions
 from skysail.core.actions import Action, Create, Delete, Event, LaunchInstance, PatchStatus, Plan, SetFinalizers
 
@@ -50,8 +49,16 @@ _LONG_WAITS = {
 }
 
 
-class Blocker(NamedTuple):
-    """Reason to wait, and the seconds until the next check."""
+class Denial(NamedTuple):
+    """Policies or budgets do not allow the launch. `seconds`: until the next check."""
+
+    reason: Reason
+    message: str
+    seconds: float
+
+
+class Unknown(NamedTuple):
+    """This process does not know yet whether the launch is allowed. `seconds`: until the next check."""
 
     reason: Reason
     message: str
@@ -70,28 +77,41 @@ class Permit(msgspec.Struct, frozen=True):
     events: tuple[Event, ...] = ()
 
 
-def permit(snapshot: Snapshot, spec: LaunchSpec) -> Permit | Blocker | Plan:
-    """Check the policies and reserve the worst case. Returns a plan if the account has to be created first."""
+class NoAccount(msgspec.Struct, frozen=True):
+    """The launch is allowed, but the namespace has no SpendAccount yet."""
+
+
+Answer = Permit | Denial | Unknown | NoAccount
+
+
+def permit(snapshot: Snapshot) -> Answer:
+    """Check the policies and reserve the worst case."""
     facts, claim = snapshot.spending, snapshot.object
     unknown = facts.unknown_policies or facts.unknown_account
     if unknown:
-        return Blocker(Reason.LIMITS_UNKNOWN, f"{unknown} The launch waits.", snapshot.timings.poll_interval)
+        return Unknown(Reason.LIMITS_UNKNOWN, f"{unknown} The launch waits.", snapshot.timings.poll_interval)
     others = _other_reservations(facts.account, claim)
     decision = policy_check.check(facts.policies, _query(snapshot, others))
     if not decision.allowed:
         is_full = decision.reason == Reason.INSTANCE_LIMIT_REACHED
         reason = Reason.INSTANCE_LIMIT_REACHED if is_full else Reason.POLICY_DENIED
-        return Blocker(reason, decision.message, _RETRY_SECONDS)
+        return Denial(reason, decision.message, _RETRY_SECONDS)
     if facts.account is None:
-        return Plan(actions=(_open_account(claim),), requeue_after=0.0)
-    lifetime = min(spec.max_lifetime, decision.max_lifetime or spec.max_lifetime)
+        return NoAccount()
+    lifetime = _lifetime(snapshot)
+    lifetime = min(lifetime, decision.max_lifetime or lifetime)
     request = msgspec.structs.replace(_request(claim, price_of(claim), lifetime), finish=decision.finish)
     made = budget.reserve(facts.account.status, request, decision.budgets, snapshot.now)
     if isinstance(made, NotReserved):
-        return Blocker(Reason.BUDGET_EXHAUSTED, made.message, _RETRY_SECONDS)
+        return Denial(Reason.BUDGET_EXHAUSTED, made.message, _RETRY_SECONDS)
     return Permit(
         made.lifetime, made.reservation, _write(facts.account, made.status), _limited(made.limited_by, made.lifetime)
     )
+
+
+def open_account(snapshot: Snapshot) -> Plan:
+    """Create the account of the namespace. The next plan reserves in it."""
+    return Plan(actions=(_open_account(snapshot.object),), requeue_after=0.0)
 
 
 def launching_status(status: CloudInstanceStatus, reservation: Reservation) -> CloudInstanceStatus:
@@ -151,6 +171,13 @@ def _query(snapshot: Snapshot, others: int) -> PolicyQuery:
         is_automatic=spec.is_automatic,
         is_final=True,
     )
+
+
+def _lifetime(snapshot: Snapshot) -> float:
+    """Return the requested lifetime. The claim tells it also before the node has provided the launch spec."""
+    if snapshot.order is not None:
+        return snapshot.order.max_lifetime
+    return float(snapshot.object.spec.max_lifetime_seconds or snapshot.timings.max_lifetime)
 
 
 def _request(claim: CloudInstance, usd_per_hour: float | None, lifetime: float) -> ReserveRequest:

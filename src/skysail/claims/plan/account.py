@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -17,6 +17,9 @@ from skysail.claims.limits.spend_account import SPEND_ACCOUNT, SpendAccount, Spe
 from skysail.core import conditions
 from skysail.core.actions import Event, PatchStatus, Plan
 from skysail.kube.api.fields import Condition
+
+# Time after which a reservation counts for conditions and events.
+_SETTLING = timedelta(seconds=10)
 
 
 class AccountSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +40,9 @@ def plan(snapshot: AccountSnapshot) -> Plan:
     released = budget.release(old, snapshot.absent_claims) if snapshot.absent_claims else old
     if snapshot.budgets is None:
         return Plan(actions=_write(account, released))
+    delay = _seconds_until_settled(released, snapshot.now)
+    if delay is not None:
+        return Plan(actions=_write(account, released), requeue_after=delay)
     used = budget.use(released, snapshot.budgets, snapshot.now)
     new = _with_condition(snapshot, released, _condition(snapshot, used))
     return Plan(
@@ -104,6 +110,17 @@ def _events(old: SpendAccountStatus, new: SpendAccountStatus) -> tuple[Event, ..
     if previous is not None and previous.reason == current.reason:
         return ()
     return (Event(current.reason, current.message, warning=True),)
+
+
+def _seconds_until_settled(status: SpendAccountStatus, now: datetime) -> float | None:
+    """Return the seconds until the newest reservation is old enough to count, or None if it is.
+
+    A launch that the cloud refuses at once is no reason for a warning.
+    """
+    newest = max((datetime.fromisoformat(reservation.at) for reservation in status.reservations), default=None)
+    if newest is None or not newest <= now < newest + _SETTLING:
+        return None
+    return (newest + _SETTLING - now).total_seconds()
 
 
 def _seconds_to_next_period(budgets: tuple[PolicyBudget, ...], now: datetime) -> float | None:

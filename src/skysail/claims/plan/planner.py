@@ -23,6 +23,7 @@ from skysail.claims.snapshot import CallResult, NotObserved, Observed, Snapshot
 from skysail.claims.types import CLOUD_INSTANCE, Launching
 from skysail.cloud.account import Instance, oldest_first
 from skysail.cloud.errors import NoCapacity, ProviderError, Rejected, Throttled, Unsupported
+from skysail.core import conditions
 from skysail.core.actions import Event, LaunchInstance, Plan
 from skysail.core.conditions import set_condition
 
@@ -305,7 +306,18 @@ def _kept(known: str, instances: tuple[Instance, ...]) -> Instance:
 
 
 def _waiting(snapshot: Snapshot, reason: Reason, message: str, seconds: float) -> Plan:
-    return Plan(status=claim_status.reset_to_claimed(snapshot, reason, message), requeue_after=max(seconds, 1.0))
+    """Say why the launch waits.
+
+    A new reason in place of another one is deferrable: two processes that contradict each other must not write without
+    end.
+    """
+    old = snapshot.object.status
+    launched = conditions.find_condition(old.conditions, Conditions.LAUNCHED)
+    return Plan(
+        status=claim_status.reset_to_claimed(snapshot, reason, message),
+        is_deferrable=old.state == "Claimed" and launched is not None,
+        requeue_after=max(seconds, 1.0),
+    )
 
 
 def _found(snapshot: Snapshot) -> tuple[Instance, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -62,6 +62,14 @@ def test_account_says_how_much_is_used_once(reserved, spent, expected, is_event)
     assert state(of) == expected
     assert [event.warning for event in plan(of).events] == [True] * is_event
     assert (plan(after(of)).actions, plan(after(of)).events) == ((), ())
+
+
+def test_account_launch_of_this_moment_is_no_reason_for_a_warning_yet():
+    just_now = Reservation(claim="a", usd=10.0, at=ago(4))
+    of = seen(just_now)
+    assert (plan(of).actions, plan(of).events, plan(of).requeue_after) == ((), (), 6.0)
+    assert state(seen(just_now, now=NOW + timedelta(seconds=6))) == ("False", Reason.BUDGET_EXHAUSTED)
+    assert state(seen(Reservation(claim="a", usd=10.0, at=ago(-4)))) == ("False", Reason.BUDGET_EXHAUSTED)
 
 
 def test_account_without_budget_has_no_condition():

@@ -194,6 +194,13 @@ def test_a_launch_waits_and_says_for_what_also_with_the_ticket_written(state, kn
     assert (told.status, told.reason, made.requeue_after) == ("False", reason, wait)
 
 
+def test_wait_for_another_reason_than_before_can_be_written_later():
+    first = plan(snapshot(claim(), outage="The cloud is down."))
+    assert not first.is_deferrable
+    of = claim("Claimed", conditions=first.status.conditions)
+    assert plan(snapshot(of, limited_by="Too many.")).is_deferrable
+
+
 @pytest.mark.parametrize("state", ["Launching", "Unknown", "Starting", "Running", "Terminating"])
 @pytest.mark.parametrize("owner", [OwnerState.PRESENT, OwnerState.ABSENT])
 def test_without_an_account_what_may_cost_is_not_forgotten_and_nobody_is_called(state, owner):

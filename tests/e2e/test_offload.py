@@ -232,6 +232,29 @@ def test_offload_sample_of_container_mode_prints_its_line(node, allowed, has_web
     assert get(node, allowed, "pod", "modal-container")["spec"]["nodeName"] == NODES["modal"]
 
 
+def test_offload_webhook_is_not_called_for_other_pods_and_jobs(node, allowed, has_webhook):
+    """Without an offloadable pod a cluster pays nothing: the API server decides by CEL."""
+    before = webhook_calls(node)
+    plain_job = job("j", "true")
+    plain_job["spec"]["template"]["spec"]["containers"][0].pop("resources")
+    for manifest in (pod("p", "true"), plain_job):
+        dry_run(node, allowed, manifest)
+    assert webhook_calls(node) == before
+    dry_run(node, allowed, annotated(gpu_pod("p", "true"), ASKS["modal"]))
+    assert (webhook_calls(node) > before) is has_webhook
+
+
+def dry_run(node: Cluster, namespace: str, manifest: Manifest) -> None:
+    ok(node, "create", "--dry-run=server", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+
+
+def webhook_calls(node: Cluster) -> float:
+    """Return how often the API server called the webhooks of placement."""
+    name = "apiserver_admission_webhook_admission_duration_seconds_count"
+    rows = [line for line in ok(node, "get", "--raw", "/metrics").splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in rows if 'name="placement' in line)
+
+
 FORGERIES: dict[str, Manifest] = {
     "selector and toleration": {
         "nodeSelector": {"kubernetes.io/hostname": NODES["modal"]},

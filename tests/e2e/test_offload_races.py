@@ -88,10 +88,10 @@ def finished(node: Cluster, namespace: str) -> int:
 
 def bound(node: Cluster, namespace: str, since: int) -> Counter[str]:
     """Return how often each pod was bound, by the audit log."""
-    return Counter(
-        row["objectRef"]["name"]
-        for row in node.audit(since)
-        if row["objectRef"].get("subresource") == "binding"
-        and row["objectRef"].get("namespace") == namespace
-        and row["responseStatus"]["code"] == 201
-    )
+    found: Counter[str] = Counter()
+    for row in node.audit(since):
+        about = row.get("objectRef", {})
+        is_binding = (about.get("subresource"), about.get("namespace")) == ("binding", namespace)
+        if is_binding and row["responseStatus"]["code"] == 201:
+            found[about["name"]] += 1
+    return found

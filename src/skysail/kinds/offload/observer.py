@@ -73,16 +73,7 @@ class PlacementObserver:
 
     async def observe(self, pod: Pod, stage: Stage) -> PlacementFacts:
         """Return the facts for the placement of the pod. Facts that cannot matter for the pod are not read."""
-        seen = Observation(
-            pod=pod,
-            stage=stage,
-            now=self._now(),
-            config=self._config.placement,
-            owners=await self.owners.find(pod),
-            excluded_kinds=self._config.excluded_kinds,
-            clouds=tuple(Cloud(node=name, settings=row) for name, row in self._config.nodes.items()),
-            job=self._job(pod),
-        )
+        seen = replace(self._unread(pod, stage), owners=await self.owners.find(pod))
         about_pod = facts.pod_facts(seen)
         rule = rule_of(about_pod)
         if rule is None or about_pod.is_settled or not about_pod.is_owner_known:
@@ -96,6 +87,22 @@ class PlacementObserver:
             job=await self._job_with_pods(pod, seen.job, rule),
         )
         return facts.placement_facts(seen)
+
+    def without_reads(self, pod: Pod, stage: Stage) -> PlacementFacts:
+        """Return the facts that the pod itself tells. Its owners are unknown, so the pod is not placed by them."""
+        return facts.pod_facts(self._unread(pod, stage))
+
+    def _unread(self, pod: Pod, stage: Stage) -> Observation:
+        return Observation(
+            pod=pod,
+            stage=stage,
+            now=self._now(),
+            config=self._config.placement,
+            owners=None,
+            excluded_kinds=self._config.excluded_kinds,
+            clouds=tuple(Cloud(node=name, settings=row) for name, row in self._config.nodes.items()),
+            job=self._job(pod),
+        )
 
     async def _cloud(self, pod: Pod, cloud: Cloud) -> Cloud:
         provider = cloud.settings.provider

@@ -38,6 +38,9 @@ class Offers:
     def outages(self):
         return {}
 
+    def exhausted(self, pod):
+        return frozenset()
+
     def unsupported(self, pod, provider):
         return ()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from skysail.app import manifests
 from skysail.base.names import Condition
 from tests.support.clouds import NODES, TAINTS, Books, claims, let_go, start_operator
 from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, until_phase
@@ -47,9 +48,11 @@ def node(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     start_operator(cluster, env=env, flags=() if has_webhook else ("--no-webhooks",))
     if has_webhook:
         cluster.until_asking()
+    ok(cluster, "delete", "offloadpolicy", "default", "--ignore-not-found")  # it would match every namespace
     apply(cluster, "default", POLICY)
     yield cluster
     ok(cluster, "delete", "offloadpolicy", "offload-tests")
+    apply(cluster, "default", manifests.default_policy())
     cluster.end_operator()
     cluster.remove_agent()
     ok(cluster, "delete", "node", *NODES.values(), "--ignore-not-found")

@@ -64,11 +64,11 @@ class SpendAccountStatus(fields.ApiStruct, frozen=True, kw_only=True):
 
     reservations: Annotated[
         tuple[Reservation, ...],
-        Meta(max_length=10_000, description="Reservations by claim."),
+        Meta(max_length=2_000, description="Reservations by claim."),
     ] = ()
     totals: Annotated[
         tuple[DayTotal, ...],
-        Meta(max_length=20_000, description="Spend per day, provider and GPU type, of the last 400 days."),
+        Meta(max_length=8_000, description="Spend per day, provider and GPU type, of the last 400 days."),
     ] = ()
     objects: Annotated[
         tuple[ObjectTotal, ...],

@@ -104,7 +104,7 @@ def test_path_of_a_file_outside_of_its_volume_is_rejected(attempts: Attempts, so
             "serviceAccountToken": {"projected": {"sources": [{"serviceAccountToken": {"path": path}}]}},
         }[source]
         of = pod(volumes=[{"name": "v", **volume}])
-        tokens = container_config.needs(of).tokens
+        tokens = container_config.required_refs(of).tokens
         facts = ResolvedReferences(
             config_maps={"c": {"k": b"x"}},
             secrets={"c": {"k": b"x"}},
@@ -123,7 +123,7 @@ def test_file_of_a_volume_with_a_reserved_name_writes_nothing_outside(
     try:
         _made(places, ProjectedFiles((File(path, b"x"),)))
     except Rejected as error:
-        held, detail = "no path inside a volume" in str(error), str(error)
+        held, detail = "not a path inside a volume" in str(error), str(error)
     else:
         held, detail = False, "written"
     attempts.record(

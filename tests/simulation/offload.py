@@ -229,7 +229,6 @@ class CloudOperator:
             LogStore(Path(tempfile.mkdtemp(dir=cloud_fixture.logs.name))),
             deps=kubelet.KubeletDependencies(broadcaster, lambda: process.now().timestamp(), around.clock, process.rng),
         )
-        provider.requirements = self.keeper.requirements
         self.keeper.pods.subscribe(self.bureau.on_owner_changed)
         process.background += [
             broadcaster.run,

@@ -29,6 +29,7 @@ def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> Cl
     request, grace = offload_request(pod), pod.spec.termination_grace_period_seconds
     if request.errors:
         raise Rejected(EventReason.INVALID_ANNOTATION, " ".join(_first(request.errors)))
+    is_automatic = (pod.metadata.annotations or {}).get(Annotation.AUTOMATIC) == "true"
     return CloudRequirements(
         gpus=request.gpus,
         seconds=_seconds(pod, request),
@@ -44,10 +45,11 @@ def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> Cl
         options=request.options,
         image=pod.spec.containers[0].image if pod.spec.containers else "",
         uses_secrets=credentials is not None or uses_secrets(pod),
-        is_automatic=(pod.metadata.annotations or {}).get(Annotation.AUTOMATIC) == "true",
+        is_automatic=is_automatic,
         registry_credentials=credentials,
         is_cheapest=request.provider == CHEAPEST,
-        may_leave=_job(pod) is not None and request.provider in {"", CHEAPEST} and not request.is_managed,
+        # The replacement of a pod that names its provider or its node would come back to the same provider.
+        may_leave=_job(pod) is not None and (request.provider == CHEAPEST or is_automatic),
     )
 
 

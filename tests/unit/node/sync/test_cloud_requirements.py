@@ -42,6 +42,7 @@ def test_requirements_pod_of_job_names_its_work(owner, index, work, job):
         ("Job", {"skysail.dev/offload": "cheapest"}, True, True),
         ("Job", {"skysail.dev/automatic": "true"}, False, True),
         ("Job", {"skysail.dev/offload": "modal"}, False, False),
+        ("Job", {}, False, False),
         ("Job", {f"{RUNPOD}managed": "true"}, False, False),
         ("ReplicaSet", {"skysail.dev/offload": "cheapest"}, True, False),
         ("", {"skysail.dev/offload": "cheapest"}, True, False),

@@ -76,12 +76,17 @@ class _Herald:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stats = terminalreporter.stats
-    lines = CoverageReport(_calls(stats.get("passed", [])), _calls(stats.get("failed", []))).lines()
+    lines = CoverageReport(_calls(stats, "passed"), _calls(stats, "failed")).lines()
     if lines:
         terminalreporter.section("simulation: scoreboard")
     for line in lines:
         terminalreporter.write_line(line)
 
 
-def _calls(reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
-    return [report for report in reports if report.when == "call"]
+def _calls(stats: dict[str, list[pytest.TestReport]], outcome: str) -> list[pytest.TestReport]:
+    """Return the reports of tests, with the counts that their fixtures recorded after the call."""
+    recorded = {report.nodeid: report.user_properties for report in stats.get("", []) if report.when == "teardown"}
+    calls = [report for report in stats.get(outcome, []) if report.when == "call"]
+    for report in calls:
+        report.user_properties = recorded.get(report.nodeid, report.user_properties)
+    return calls

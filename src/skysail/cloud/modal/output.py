@@ -1,0 +1,157 @@
+"""Output of a sandbox: both streams from their start to their end, over any number of broken connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+
+import modal
+
+from skysail.cloud.errors import Gone, ProviderError
+from skysail.cloud.modal import errors, internals
+from skysail.cloud.modal.internals import LogChunk, Stream
+from skysail.cloud.modal.inventory import SandboxInventory
+from skysail.cloud.provider import Output
+
+_STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+# A stream that is silent for this long is checked: a connection may hang without an error.
+_SILENCE_SECONDS = 30.0
+# After the end of the sandbox, a silent stream gets this long.
+_LAST_SECONDS = 10.0
+_RETRY_SECONDS = 1.0
+_MAX_PENDING = 256
+_STORED_ENTRIES = 20_000
+
+log = logging.getLogger(__name__)
+
+
+class SandboxOutput:
+    """Reads output. Keeps how far each stream was read, so that an attached user starts there."""
+
+    def __init__(self, inventory: SandboxInventory, now: Callable[[], float] = time.time) -> None:
+        self._inventory = inventory
+        self._now = now
+        self._positions: dict[tuple[str, Stream], str] = {}
+
+    async def replay(self, sandbox_id: str) -> AsyncIterator[Output]:
+        """Yield all output that Modal keeps, until both streams end."""
+        async for piece in self._read(sandbox_id, dict.fromkeys(_STREAMS, "")):
+            yield piece
+
+    async def tail(self, sandbox_id: str) -> AsyncIterator[Output]:
+        """Yield output from now on, as far as this process has read the streams."""
+        start = {stream: self._positions.get((sandbox_id, stream), "") for stream in _STREAMS}
+        async for piece in self._read(sandbox_id, start):
+            yield piece
+
+    def keep(self, running: Collection[str]) -> None:
+        """Forget the positions of all other sandboxes."""
+        self._positions = {key: position for key, position in self._positions.items() if key[0] in running}
+
+    async def _read(self, sandbox_id: str, start: dict[Stream, str]) -> AsyncIterator[Output]:
+        queue: asyncio.Queue[Output | None] = asyncio.Queue(_MAX_PENDING)
+        async with contextlib.AsyncExitStack() as stack:
+            sandbox = await self._open(sandbox_id, stack)
+            tasks = [asyncio.ensure_future(self._copy(sandbox, stream, start[stream], queue)) for stream in _STREAMS]
+            try:
+                ended = 0
+                while ended < len(tasks):
+                    piece = await queue.get()
+                    if piece is None:
+                        ended += 1
+                    else:
+                        yield piece
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _open(self, sandbox_id: str, stack: contextlib.AsyncExitStack) -> modal.Sandbox:
+        """Open the sandbox, for ever if Modal does not answer. Raises Gone if Modal does not have it."""
+        while True:
+            try:
+                return await stack.enter_async_context(self._inventory.open(sandbox_id))
+            except Gone:
+                raise
+            except ProviderError as error:
+                log.debug("sandbox not opened for its output, retried", extra={"why": str(error)})
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _copy(
+        self, sandbox: modal.Sandbox, stream: Stream, position: str, queue: asyncio.Queue[Output | None]
+    ) -> None:
+        try:
+            is_end = False
+            while not is_end:
+                position, is_end = await self._copy_once(sandbox, stream, position, queue)
+            if not position:
+                await self._copy_stored(sandbox, stream, queue)
+        except Exception:
+            await queue.put(None)
+            raise
+        await queue.put(None)
+
+    async def _copy_stored(self, sandbox: modal.Sandbox, stream: Stream, queue: asyncio.Queue[Output | None]) -> None:
+        """Copy the stored output of a sandbox whose worker is gone, and with it the stream."""
+        try:
+            async for entry in sandbox.logs.tail.aio(_STORED_ENTRIES, source=stream):
+                await queue.put(Output(stream, self._now(), entry.message.encode()))
+        except errors.SDK_ERRORS as error:
+            extra = {"instance": sandbox.object_id, "stream": stream, "why": errors.text(error)}
+            log.warning("stored output of sandbox not read", extra=extra)
+
+    async def _copy_once(
+        self, sandbox: modal.Sandbox, stream: Stream, position: str, queue: asyncio.Queue[Output | None]
+    ) -> tuple[str, bool]:
+        """Read until the stream breaks. Returns where to resume, and whether the stream has ended."""
+        chunks = internals.read_output(sandbox, stream, position)
+        try:
+            while True:
+                chunk = await self._next(chunks, sandbox.object_id)
+                if chunk is None:
+                    return position, await self._has_ended(sandbox.object_id)
+                if chunk.data:
+                    await queue.put(Output(stream, self._now(), chunk.data))
+                position = self._positions[sandbox.object_id, stream] = chunk.position or position
+                if chunk.is_end:
+                    return position, True
+        except errors.SDK_ERRORS as error:
+            return position, await self._after_failure(sandbox.object_id, stream, error)
+        finally:
+            with contextlib.suppress(*errors.SDK_ERRORS):
+                await chunks.aclose()
+
+    async def _next(self, chunks: AsyncGenerator[LogChunk, None], sandbox_id: str) -> LogChunk | None:
+        """Return the next chunk, or None if the stream has to be reopened."""
+        pending = asyncio.ensure_future(anext(chunks, None))
+        try:
+            while True:
+                done, _ = await asyncio.wait({pending}, timeout=_SILENCE_SECONDS)
+                if done:
+                    return pending.result()
+                if await self._has_ended(sandbox_id):
+                    done, _ = await asyncio.wait({pending}, timeout=_LAST_SECONDS)
+                    return pending.result() if done else None
+        finally:
+            if not pending.done():
+                pending.cancel()
+                await asyncio.wait({pending}, timeout=_LAST_SECONDS)
+
+    async def _after_failure(self, sandbox_id: str, stream: Stream, error: BaseException) -> bool:
+        """Wait before the stream is reopened. Returns whether it has ended with its sandbox."""
+        extra = {"instance": sandbox_id, "stream": stream, "why": errors.text(error)}
+        log.debug("output of sandbox interrupted, reopened", extra=extra)
+        await asyncio.sleep(_RETRY_SECONDS)
+        return isinstance(errors.of_read(error), Gone) and await self._has_ended(sandbox_id)
+
+    async def _has_ended(self, sandbox_id: str) -> bool:
+        """Return whether the sandbox has ended. An unknown state does not end its output."""
+        try:
+            instance = await self._inventory.get(sandbox_id)
+        except ProviderError:
+            return False
+        return instance is None or instance.state == "ended"

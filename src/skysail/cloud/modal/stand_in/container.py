@@ -1,0 +1,277 @@
+"""One container of a Function: the SDK's own entry point in a pod, and the service that its worker gives to it.
+
+Requests of a container carry no task id and no token, so each container has a Unix socket of its own.
+"""
+
+from __future__ import annotations
+
+import socket
+import sysconfig
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from google.protobuf.empty_pb2 import Empty
+from grpclib.server import Server
+from modal._utils.grpc_utils import custom_detail_codec
+from modal_proto import api_grpc, api_pb2
+
+from skysail.base import unix_sockets
+from skysail.cloud.account import Member
+from skysail.cloud.errors import ProviderError
+from skysail.cloud.modal.stand_in.changes import Changes
+from skysail.cloud.modal.stand_in.dispatch import Call, Dispatcher, Handler
+from skysail.cloud.modal.stand_in.images import ImageConfig
+from skysail.cloud.provider import (
+    Container,
+    Ended,
+    File,
+    HostPath,
+    Mount,
+    Pod,
+    ProjectedFiles,
+    Provider,
+    ResourceLimits,
+    Volume,
+)
+from skysail.cloud.simulated.programs import ProviderProgram
+
+_HEARTBEAT_SECONDS = 14.0
+_INTERFACE = "i6pn.modal.local"
+_ARGUMENTS = "/__modal/arguments/container"
+_PACKAGES = "/__modal/packages"
+_SOCKET = "/__modal/worker/worker.sock"
+_PID = "/tmp/.modal-pid"  # noqa: S108 (in the container)
+_ROOT = "/root"
+# Runs the unmodified entry point. The SDK comes last in the path, so that packages of the image win.
+_LAUNCHER = f"""
+import os, runpy, sys
+sys.path.append({_PACKAGES!r})
+with open({_PID!r}, "w") as file:
+    file.write(str(os.getpid()))
+runpy.run_module("modal._container_entrypoint", run_name="__main__", alter_sys=True)
+"""
+_INTERRUPT = ("sh", "-c", f"kill -INT $(cat {_PID})")
+_MIB = 1024 * 1024
+
+
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Description of a container. `files` have absolute paths. `folder` holds its socket, and is mounted."""
+
+    task_id: str
+    rank: int
+    image: ImageConfig
+    env: Mapping[str, str]
+    files: tuple[File, ...]
+    volumes: tuple[Volume, ...]
+    mounts: tuple[Mount, ...]
+    arguments: bytes
+    limits: ResourceLimits
+    folder: Path
+
+
+class CallSide(Protocol):
+    """The call that a container works on."""
+
+    @property
+    def input_id(self) -> str: ...
+
+    @property
+    def function_call_id(self) -> str: ...
+
+    @property
+    def input(self) -> api_pb2.FunctionInput: ...
+
+    async def join(self, rank: int, address: str) -> api_pb2.TaskClusterHelloResponse:
+        """Wait until all ranks have joined."""
+        ...
+
+    def put_output(self, rank: int, output: api_pb2.FunctionPutOutputsItem) -> None: ...
+
+
+class FunctionContainer:
+    """Runs one container. `output` and `failure` are what it reported itself."""
+
+    def __init__(self, spec: ContainerSpec, provider: Provider, call: CallSide, now: Callable[[], float]) -> None:
+        self.spec = spec
+        self.output: api_pb2.FunctionPutOutputsItem | None = None
+        self.failure: api_pb2.GenericResult | None = None
+        self.started: float | None = None
+        self.ended: float | None = None
+        self._provider = provider
+        self._call = call
+        self._now = now
+        self._has_input = False
+        self._is_cancelled = False
+        self._changes = Changes()
+        self._listener: socket.socket | None = None
+        self._server: Server | None = None
+        self._program: ProviderProgram | None = None
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "ContainerHello": self._hello,
+            "ContainerHeartbeat": self._heartbeat,
+            "TaskClusterHello": self._cluster_hello,
+            "FunctionGetInputs": self._get_inputs,
+            "FunctionPutOutputs": self._put_outputs,
+            "TaskResult": self._task_result,
+            "VolumeCommit": self._volume_commit,
+            "VolumeReload": self._hello,
+        }
+
+    @property
+    def program(self) -> ProviderProgram:
+        assert self._program is not None, "the container was started"
+        return self._program
+
+    async def start(self, dispatcher: Dispatcher) -> None:
+        """Start the worker's service, then the container. Raises errors of `cloud.errors`."""
+        self.spec.folder.mkdir(mode=0o755, parents=True)
+        path = self.spec.folder / "worker.sock"
+        self._listener = unix_sockets.listen(path)
+        path.chmod(0o666)  # root of the container is another user of the machine
+        self._server = Server([dispatcher.bind(api_grpc.ModalClientBase)], status_details_codec=custom_detail_codec)
+        await self._server.start(sock=self._listener)
+        pod = self._pod()
+        address = await self._provider.create_sandbox(pod)
+        hosts = ((f"::ffff:{address}", (_INTERFACE,)),) if address else ()
+        member = Member(msgspec.structs.replace(pod, hosts=hosts), self._container())
+        self._program = ProviderProgram(self._provider, member, self._now)
+        await self._program.start()
+        self.started = self._now()
+
+    async def wait(self) -> Ended:
+        return await self.program.wait()
+
+    def cancel_input(self) -> None:
+        """Tell the container by its heartbeat that its input is cancelled."""
+        self._is_cancelled = True
+        self._changes.notify()
+
+    async def interrupt(self) -> None:
+        """Send the entry point an interrupt, as the service does before it takes a container away."""
+        try:
+            session = await self._provider.exec(self.program.run, _INTERRUPT, stdin=False, tty=False)
+            await session.wait()
+            await session.close()
+        except ProviderError:
+            return  # it has ended already
+
+    async def kill(self) -> None:
+        if self._program is not None:
+            await self._program.stop(0.0)
+
+    async def remove(self) -> None:
+        """Remove the pod with all its processes, and the worker's service."""
+        if self._program is not None:
+            await self._program.remove_sandbox()
+        if self._server is not None:
+            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
+        self.ended = self._now()
+
+    async def _hello(self, _request: object, _: Call) -> Empty:
+        return Empty()
+
+    async def _heartbeat(self, _request: object, _: Call) -> api_pb2.ContainerHeartbeatResponse:
+        """Answer late, or at once when the input is cancelled."""
+        reply = api_pb2.ContainerHeartbeatResponse()
+        if await self._changes.until(lambda: self._is_cancelled, _HEARTBEAT_SECONDS):
+            self._is_cancelled = False
+            reply.cancel_input_event.input_ids.append(self._call.input_id)
+        return reply
+
+    async def _cluster_hello(
+        self, request: api_pb2.TaskClusterHelloRequest, _: Call
+    ) -> api_pb2.TaskClusterHelloResponse:
+        return await self._call.join(self.spec.rank, request.container_ip)
+
+    async def _get_inputs(
+        self, _request: api_pb2.FunctionGetInputsRequest, _: Call
+    ) -> api_pb2.FunctionGetInputsResponse:
+        """Give the input of the call once. Then the container is told to leave."""
+        if self._has_input:
+            item = api_pb2.FunctionGetInputsItem(kill_switch=True)
+        else:
+            self._has_input = True
+            item = api_pb2.FunctionGetInputsItem(
+                input_id=self._call.input_id,
+                function_call_id=self._call.function_call_id,
+                input=self._call.input,
+                function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC,
+            )
+        return api_pb2.FunctionGetInputsResponse(inputs=[item])
+
+    async def _put_outputs(self, request: api_pb2.FunctionPutOutputsRequest, _: Call) -> Empty:
+        self.output = request.outputs[0]
+        self._call.put_output(self.spec.rank, request.outputs[0])
+        return Empty()
+
+    async def _task_result(self, request: api_pb2.TaskResultRequest, _: Call) -> Empty:
+        self.failure = request.result
+        return Empty()
+
+    async def _volume_commit(self, _request: object, _: Call) -> api_pb2.VolumeCommitResponse:
+        return api_pb2.VolumeCommitResponse()
+
+    def _pod(self) -> Pod:
+        spec = self.spec
+        own = (
+            Volume("arguments", ProjectedFiles((File("container", spec.arguments),))),
+            Volume("packages", HostPath(sysconfig.get_paths()["purelib"])),
+            Volume("worker", HostPath(str(spec.folder))),
+            Volume("code", ProjectedFiles(tuple(_numbered(spec.files)))),
+        )
+        return Pod(
+            uid=str(uuid.uuid5(uuid.NAMESPACE_URL, spec.task_id)),
+            namespace="modal",
+            name=spec.task_id.lower(),
+            hostname="modal",
+            volumes=(*own, *spec.volumes),
+        )
+
+    def _container(self) -> Container:
+        spec = self.spec
+        own = (
+            Mount(volume="arguments", path=str(Path(_ARGUMENTS).parent), read_only=True),
+            Mount(volume="packages", path=_PACKAGES, read_only=True),
+            Mount(volume="worker", path=str(Path(_SOCKET).parent)),
+        )
+        code = (
+            Mount(volume="code", path=file.path, sub_path=str(number), read_only=True)
+            for number, file in enumerate(spec.files)
+        )
+        env = {
+            **dict(spec.image.env),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": _ROOT,
+            **spec.env,
+            "MODAL_IS_REMOTE": "1",
+            "MODAL_SERVER_URL": f"unix://{_SOCKET}",
+            "MODAL_TASK_ID": spec.task_id,
+            "MODAL_CONTAINER_ARGUMENTS_PATH": _ARGUMENTS,
+            "MODAL_CLOUD_PROVIDER": "CLOUD_PROVIDER_AWS",
+        }
+        return Container(
+            name="main",
+            image=spec.image.tag,
+            command=("python", "-c", _LAUNCHER),
+            env=tuple(env.items()),
+            working_dir=_ROOT,
+            mounts=(*own, *code, *spec.mounts),
+            limits=spec.limits,
+        )
+
+
+def limits(resources: api_pb2.Resources) -> ResourceLimits:
+    return ResourceLimits(memory=resources.memory_mb_max * _MIB or None)
+
+
+def _numbered(files: tuple[File, ...]) -> list[File]:
+    """Return the files under names that cannot collide, whatever their paths are."""
+    return [File(str(number), file.content, file.mode) for number, file in enumerate(files)]

@@ -1,0 +1,264 @@
+"""The account at Modal under faults of the service: at most one sandbox per claim, and no error that is a guess."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from skysail.cloud.account import GpuRequest, Member, RegistryCredentials
+from skysail.cloud.errors import NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.modal import launcher
+from skysail.cloud.modal.account import ModalAccount
+from skysail.cloud.modal.stand_in.faults import Fault
+from skysail.cloud.provider import File, Mount, ProjectedFiles, Volume
+from tests.conformance.account_harness import AccountHarness
+from tests.conformance.provider_harness import TIMEOUT_SECONDS, hear
+from tests.support import modal as modal_support
+from tests.support.modal import LOGIN, PRIVATE_IMAGE, stand_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from skysail.cloud.account import LaunchSpec
+    from tests.support.modal import StandInHarness
+
+CLUSTER = "0b7e5a70-1111-4222-8333-444455556666"
+T4 = GpuRequest("T4")
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[StandInHarness]:
+    async with stand_in(tmp_path) as harness:
+        yield harness
+
+
+@asynccontextmanager
+async def opened(**options: float) -> AsyncIterator[AccountHarness]:
+    credentials = modal_support.CREDENTIALS
+    token = {"token_id": credentials.token_id, "token_secret": credentials.token_secret}
+    account = ModalAccount(token, cluster=CLUSTER, **options)
+    await account.offers()
+    harness = AccountHarness(account)
+    harness.cluster = CLUSTER
+    try:
+        yield harness
+    finally:
+        await account.close()
+
+
+@pytest.fixture
+async def customer(service: StandInHarness) -> AsyncIterator[AccountHarness]:
+    async with opened(capacity_timeout=1.0) as harness:
+        yield harness
+
+
+def with_mounts(spec: LaunchSpec, volume: Volume, mount: Mount) -> LaunchSpec:
+    member = spec.members[0]
+    pod, container = replace(member.pod, volumes=(volume,)), replace(member.container, mounts=(mount,))
+    return replace(spec, members=(Member(pod, container),))
+
+
+@pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
+async def test_lost_reply_of_a_creation_leaves_one_sandbox(service, customer, gpu):
+    rpc = "SandboxCreate" if gpu else "SandboxCreateV2"
+    service.inject(Fault(rpc=rpc, kind="lost-reply"))
+    spec = customer.order(gpu=gpu)
+    try:
+        made = await customer.cloud.create(spec)
+    except OutcomeUnknown:
+        (made,) = (await customer.mine()).values()
+    assert made.claim == spec.claim
+    assert set(await customer.mine()) == {made.id}
+    assert (await customer.ended(made.id)).state == "ended"
+    service.check_ledger()
+
+
+@pytest.mark.parametrize(
+    ("rpc", "kind", "want"),
+    [
+        ("SandboxCreateV2", "unavailable", OutcomeUnknown),
+        ("SandboxCreateV2", "internal", OutcomeUnknown),
+        ("SandboxCreateV2", "exhausted", Throttled),
+        ("SandboxCreateV2", "unauthenticated", Throttled),
+        ("AppGetOrCreate", "unavailable", Throttled),
+        ("AppGetOrCreate", "exhausted", Throttled),
+        ("ImageGetOrCreate", "internal", Throttled),
+    ],
+)
+async def test_failed_step_of_a_launch_has_the_error_that_it_proves(service, customer, rpc, kind, want):
+    service.inject(Fault(rpc=rpc, kind=kind, times=None))
+    with pytest.raises(ProviderError) as failed:
+        await customer.cloud.create(customer.order())
+    assert type(failed.value) is want
+    service.faults.clear()
+    assert await customer.mine() == {}
+
+
+async def test_answer_that_never_comes_is_an_unknown_outcome(service, customer, monkeypatch):
+    monkeypatch.setattr(launcher, "_CREATE_SECONDS", 0.5)
+    service.inject(Fault(rpc="SandboxCreateV2", kind="stuck", times=None))
+    with pytest.raises(OutcomeUnknown):
+        await customer.cloud.create(customer.order())
+
+
+async def test_no_capacity_is_told_only_when_nothing_is_left(service, customer):
+    service.inject(Fault(rpc="SandboxCreate", kind="no-capacity"))
+    with pytest.raises(NoCapacity, match="T4"):
+        await customer.cloud.create(customer.order(gpu=T4))
+    assert await customer.mine() == {}
+    service.check_ledger()
+
+
+async def test_no_capacity_with_a_failed_termination_is_an_unknown_outcome(service, customer):
+    service.inject(
+        Fault(rpc="SandboxCreate", kind="no-capacity"),
+        Fault(rpc="SandboxTerminate", kind="unavailable", times=None),
+    )
+    with pytest.raises(OutcomeUnknown):
+        await customer.cloud.create(customer.order(gpu=T4))
+    service.faults.clear()
+    (left,) = await customer.mine()
+    await customer.ended(left)
+    service.check_ledger()
+
+
+async def test_cancelled_wait_for_capacity_leaves_nothing(service):
+    async with opened(capacity_timeout=600.0) as customer:
+        service.inject(Fault(rpc="SandboxCreate", kind="no-capacity"))
+        steps = asyncio.Queue[str]()
+        customer.cloud.on_progress(lambda _claim, step, _message: steps.put_nowait(step))
+        creating = asyncio.create_task(customer.cloud.create(customer.order(gpu=T4)))
+        assert [await steps.get(), await steps.get()] == ["image", "capacity"]
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while not service.stand_in.sandboxes.sandboxes:  # noqa: ASYNC110 (there is no event for it)
+                await asyncio.sleep(0.01)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert await customer.mine() == {}
+        service.check_ledger()
+
+
+@pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
+async def test_second_creation_of_a_claim_adopts_the_running_sandbox(service, customer, gpu):
+    spec = customer.order(gpu=gpu)
+    first = await customer.cloud.create(spec)
+    async with opened() as successor:
+        again = await successor.cloud.create(spec)
+        assert (again.id, again.claim, again.created) == (first.id, first.claim, pytest.approx(first.created, abs=0.01))
+        assert set(await successor.mine()) == {first.id}
+
+
+@pytest.mark.parametrize("rpc", ["AppList", "SandboxListV2", "EnvironmentGetOrCreate"])
+async def test_failed_part_of_a_listing_fails_the_listing(service, customer, rpc):
+    await customer.running()
+    service.inject(Fault(rpc=rpc, kind="unavailable", times=None))
+    async with opened() as other:
+        with pytest.raises(ProviderError):
+            await other.cloud.list()
+
+
+async def test_failed_termination_is_reported_and_the_sandbox_runs_on(service, customer):
+    """A leak of other operators: a stop that failed was taken for done, and the finalizer went."""
+    running = await customer.running()
+    service.inject(Fault(rpc="SandboxTerminateV2", kind="unavailable", times=None))
+    with pytest.raises(OutcomeUnknown):
+        await customer.cloud.terminate(running.id, 0)
+    service.faults.clear()
+    found = await customer.cloud.get(running.id)
+    assert found is not None
+    assert found.state == "running"
+    await customer.ended(running.id)
+    service.check_ledger()
+
+
+async def test_two_namespaces_share_nothing(service, customer):
+    """A leak of other operators: two namespaces with one name shared an App, and deleted it for each other."""
+    specs = [customer.order(), customer.order()]
+    member = specs[1].members[0]
+    specs[1] = replace(specs[1], members=(replace(member, pod=replace(member.pod, namespace="other")),))
+    one, two = [await customer.cloud.create(spec) for spec in specs]
+    assert one.app != two.app
+    await customer.ended(one.id)
+    assert {id_ for id_, instance in (await customer.mine()).items() if instance.state != "ended"} == {two.id}
+
+
+@pytest.mark.parametrize(
+    ("kind", "want"),
+    [("out-of-memory", (137, "OOMKilled")), ("init-failure", (128, "StartError")), ("preempted", (137, "Lost"))],
+)
+async def test_ends_are_told_apart(service, customer, kind, want):
+    service.inject(Fault(rpc="SandboxCreateV2", kind=kind, seconds=0.1))
+    made = await customer.cloud.create(customer.order())
+    exit_ = await customer.exited(made.id)
+    assert (exit_.code, exit_.reason) == want
+
+
+async def test_rotated_token_is_used_from_the_next_call_on(service, customer):
+    running = await customer.running()
+    customer.cloud.set_credentials({"token_id": "ak-test", "token_secret": "wrong"})
+    with pytest.raises(OutcomeUnknown, match="Update the Secret"):
+        await customer.cloud.list()
+    customer.cloud.set_credentials({"token_id": "ak-test", "token_secret": modal_support.CREDENTIALS.token_secret})
+    assert set(await customer.mine()) == {running.id}
+
+
+async def test_unknown_workspace_lists_and_offers_nothing(service):
+    service.inject(Fault(rpc="WorkspaceNameLookup", kind="unavailable", times=None))
+    credentials = modal_support.CREDENTIALS
+    token = {"token_id": credentials.token_id, "token_secret": credentials.token_secret}
+    account = ModalAccount(token, cluster=CLUSTER)
+    try:
+        assert account.account == ""
+        for call in (account.list(), account.offers()):
+            with pytest.raises(OutcomeUnknown):
+                await call
+    finally:
+        await account.close()
+
+
+async def test_registry_credentials_reach_the_image(service, customer):
+    spec = customer.order("echo ahoy", run=0)
+    private = replace(spec.container, image=PRIVATE_IMAGE)
+    spec = replace(spec, members=(Member(spec.pod, private),))
+    with pytest.raises(Rejected, match="access denied"):
+        await customer.cloud.create(spec)
+    login = RegistryCredentials("registry.example", *LOGIN)
+    made = await customer.cloud.create(replace(spec, registry_credentials=login))
+    assert made.claim == spec.claim
+
+
+async def test_volume_of_modal_outlives_its_sandbox(service, customer):
+    options = (("modal-volumes", "data:/data"),)
+    write = replace(customer.order("echo kept > /data/f", run=0), options=options)
+    assert (await customer.exited((await customer.cloud.create(write)).id)).code == 0
+    read = replace(customer.order("cat /data/f", run=0), options=options)
+    assert await customer.said((await customer.cloud.create(read)).id) == "kept\n"
+
+
+async def test_files_of_volumes_are_in_the_sandbox(service, customer):
+    volume = Volume("config", ProjectedFiles((File("key", b"ahoy\n"),)))
+    spec = with_mounts(customer.order("cat /etc/app/key", run=0), volume, Mount(volume="config", path="/etc/app"))
+    assert await customer.said((await customer.cloud.create(spec)).id) == "ahoy\n"
+
+
+@pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
+async def test_output_over_cut_connections_is_complete_and_not_doubled(service, customer, gpu):
+    script = "for i in 1 2 3 4 5; do seq 1 1000; sleep 0.1; done"
+    made = await customer.cloud.create(customer.order(script, gpu=gpu))
+    reading = asyncio.create_task(customer.said(made.id))
+    for _ in range(3):
+        await hear(customer.cloud.output(made.id), "\n")
+        service.stand_in.connections.cut()
+    assert await reading == "".join(f"{number}\n" for number in range(1, 1001)) * 5
+
+
+async def test_invalid_bytes_survive(service, customer):
+    made = await customer.cloud.create(customer.order("printf 'a\\377b\\n'; printf '\\303'", run=0))
+    pieces = [piece.data async for piece in customer.cloud.output(made.id) if piece.stream == "stdout"]
+    assert b"".join(pieces) == b"a\xffb\n\xc3"

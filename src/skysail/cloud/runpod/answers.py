@@ -1,0 +1,135 @@
+"""Answers of RunPod's API, and the errors that follow from them. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from skysail.base import untrusted_json
+from skysail.base.untrusted_json import InvalidJson
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.runpod import api
+
+T = TypeVar("T")
+
+OK = 200
+CREATED = 201
+NO_CONTENT = 204
+_BAD_REQUEST = 400
+_UNAUTHORIZED = 401
+_PAYMENT = 402
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_TIMEOUT = 408
+TOO_MANY = 429
+_SERVER_ERROR = 500
+_PERMANENT = {_BAD_REQUEST: "InvalidRequest", 409: "Conflict", 413: "TooLarge", 422: "InvalidRequest"}
+# An account that cannot pay or whose key is wrong is asked again after this time: its user has to act first.
+_ACCOUNT_SECONDS = 300.0
+_ACCOUNT_REASONS = {"Unauthorized", "PaymentRequired", "Forbidden"}
+_RETRY_SECONDS = 10.0
+_MAX_DETAIL = 300
+# Texts with which the service says that no machine is free. There is no code for it.
+_CAPACITY = re.compile(
+    r"no longer any instances|no (?:available )?instances|does not have the resources|not enough|enough disk space"
+    r"|no capacity|insufficient|out of stock|not available|unavailable|currently (?:full|sold out)",
+    re.IGNORECASE,
+)
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
+_PROBLEM = "application/problem+json"
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Status, body and headers of an answer. Names of headers are in lower case."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    def decode(self, kind: type[T]) -> T:
+        """Decode the body. Raises `OutcomeUnknown` if it is malformed."""
+        try:
+            return untrusted_json.decode(self.body, kind)
+        except InvalidJson as error:
+            raise OutcomeUnknown(f"RunPod's answer cannot be decoded: {printable(str(error))}.") from error
+
+    @property
+    def is_from_api(self) -> bool:
+        """Return whether the API wrote this error, and not a proxy before it."""
+        return self.headers.get("content-type", "").split(";")[0].strip().lower() == _PROBLEM
+
+    @property
+    def detail(self) -> str:
+        """Detail of a problem as a phrase for users, empty if there is none."""
+        with contextlib.suppress(InvalidJson):
+            problem = untrusted_json.decode(self.body, api.Problem)
+            errors = "; ".join(problem.errors or ())
+            text = f"{problem.detail or problem.title}{f' ({errors})' if errors else ''}"
+            return printable(text).rstrip(".")
+        return ""
+
+
+def error(reply: Reply) -> ProviderError:
+    """Return the error that an answer means for any call but a create."""
+    if reply.status == _UNAUTHORIZED:
+        return Rejected("Unauthorized", f"RunPod rejects the API key: {_fix_key()}.")
+    if not _is_final(reply):
+        return _unknown(reply)
+    if reply.status == _NOT_FOUND:
+        return Gone(f"RunPod does not have it: {reply.detail or 'not found'}.")
+    if reply.status == _PAYMENT:
+        return Rejected("PaymentRequired", "The RunPod account has no balance: add credit.")
+    if reply.status == _FORBIDDEN:
+        return Rejected("Forbidden", f"The RunPod API key lacks a permission: {reply.detail or 'forbidden'}.")
+    reason = _PERMANENT.get(reply.status, "InvalidRequest")
+    return Rejected(reason, f"RunPod rejects the request: {reply.detail or reply.status}.")
+
+
+def create_error(reply: Reply) -> ProviderError:
+    """Return the error that an answer means for a create. Only an answer of the API proves that nothing was made."""
+    if not _is_final(reply):
+        return _unknown(reply)
+    if reply.status == _BAD_REQUEST and _CAPACITY.search(reply.detail):
+        return NoCapacity(f"RunPod: {reply.detail}.")
+    if reply.status == _FORBIDDEN:
+        return NoCapacity(f"The RunPod account has no access to these machines: {reply.detail or 'forbidden'}.")
+    if reply.status in {_UNAUTHORIZED, _PAYMENT}:
+        return Throttled(str(error(reply)), _ACCOUNT_SECONDS)
+    if reply.status == _NOT_FOUND:
+        return Rejected("NotFound", f"RunPod does not have an object of the request: {reply.detail}.")
+    return error(reply)
+
+
+def before_create(failure: ProviderError) -> ProviderError:
+    """Return the error that a failed call before a create means for the launch: nothing was made, so it is retried.
+
+    Only a launch spec that the service or the catalogue rejects fails for good.
+    """
+    if isinstance(failure, (OutcomeUnknown, Gone)):
+        return Throttled(str(failure), _RETRY_SECONDS)
+    if isinstance(failure, Rejected) and failure.reason in _ACCOUNT_REASONS:
+        return Throttled(str(failure), _ACCOUNT_SECONDS)
+    return failure
+
+
+def printable(text: str) -> str:
+    """Return the beginning of a text of the service, in printable ASCII."""
+    return _UNPRINTABLE.sub(" ", text)[:_MAX_DETAIL].strip()
+
+
+def _is_final(reply: Reply) -> bool:
+    """Return whether the API itself has refused the request. A proxy in between may have passed it on before."""
+    return _BAD_REQUEST <= reply.status < _SERVER_ERROR and reply.status != _TIMEOUT and reply.is_from_api
+
+
+def _unknown(reply: Reply) -> OutcomeUnknown:
+    where = "" if reply.is_from_api else ", not by its API"
+    return OutcomeUnknown(f"RunPod answered with status {reply.status}{where}.")
+
+
+def _fix_key() -> str:
+    return "set a valid one in RUNPOD_API_KEY or the Secret runpod-controller-secrets"

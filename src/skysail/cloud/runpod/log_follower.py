@@ -1,0 +1,163 @@
+"""Follows the log of one pod: its output, and the exit that the wrapper reports in it.
+
+A stream that breaks is continued after the last event, so that no line is lost or repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+
+from skysail.cloud.errors import ProviderError
+from skysail.cloud.output_buffer import OutputBuffer
+from skysail.cloud.provider import Ended, Output
+from skysail.cloud.runpod import api
+from skysail.cloud.runpod.client import RunPodClient
+from skysail.runtimes.exit_code.script import ReportedExit, reported_exit, reports_start
+
+_KEPT_BYTES = 256 * 1024
+_FIRST_DELAY = 1.0
+_MAX_DELAY = 60.0
+# Lines that share a time are moved apart by this much, so that each line has a time of its own.
+_STEP = 1e-6
+_KILLED = 137
+_PULL_FAILURE = re.compile(
+    r"error (?:pulling|creating)|pull(?:ing)? .*(?:failed|denied)|manifest unknown|toomanyrequests", re.IGNORECASE
+)
+_REASONS = {"deadline": "DeadlineExceeded", "restarted": "ContainerRestarted"}
+_MESSAGES = {
+    "deadline": "The program reached its maximum lifetime.",
+    "restarted": "RunPod restarted the container while the program ran.",
+}
+
+log = logging.getLogger(__name__)
+
+
+class Cursor:
+    """Position in a log. It resumes one event earlier than necessary, because events may share an id."""
+
+    def __init__(self) -> None:
+        self.resume_after = ""
+        self._last = ""
+        self._repeated = 0
+        self._skipped = 0
+
+    def restart(self) -> None:
+        """Prepare for a stream that begins after `resume_after`."""
+        self._skipped = 0
+
+    def is_new(self, event: api.LogEvent) -> bool:
+        """Record the event. Returns whether it was not delivered before."""
+        if event.id == self.resume_after and self.resume_after:
+            return False
+        if event.id == self._last:
+            if self._skipped < self._repeated:
+                self._skipped += 1
+                return False
+            self._repeated += 1
+            self._skipped = self._repeated
+            return True
+        self.resume_after, self._last = self._last, event.id
+        self._repeated = self._skipped = 1
+        return True
+
+
+class LogFollower:
+    """Follower of one pod. `run` returns when the exit is known or the pod is deleted; the buffer ends with it."""
+
+    def __init__(self, client: RunPodClient, pod: str, *, created: float, nonce: str) -> None:
+        self.buffer = OutputBuffer(_KEPT_BYTES)
+        self.exit: Ended | None = None
+        self.pull_failure = ""
+        # Set once the service shows that a container was started or tried: before, there is nothing to read.
+        self.ready = asyncio.Event()
+        self.is_deleted = False
+        self.done = asyncio.Event()
+        self._client = client
+        self._pod = pod
+        self._since = max(created - 1.0, 0.0)
+        self._nonce = nonce
+        self._cursor = Cursor()
+        self._starts = 0
+        self._held: list[Output] = []
+        self._second = 0.0
+        self._in_second = 0
+
+    async def run(self) -> None:
+        try:
+            await self.ready.wait()
+            await self._follow()
+        finally:
+            for piece in self._held:
+                await self.buffer.put(piece)
+            self.buffer.end()
+            self.done.set()
+
+    async def _follow(self) -> None:
+        delay = _FIRST_DELAY
+        while not self._is_done():
+            count = self._in_second, self._second
+            try:
+                await self._read()
+            except ProviderError as error:
+                log.debug("log stream ended, continued", extra={"pod": self._pod, "why": str(error)})
+            if self._is_done():
+                return
+            has_progress = count != (self._in_second, self._second)
+            delay = _FIRST_DELAY if has_progress else min(2 * delay, _MAX_DELAY)
+            await asyncio.sleep(random.uniform(delay / 2, delay))  # noqa: S311 (spreads the load)
+
+    def _is_done(self) -> bool:
+        return self.exit is not None or self.is_deleted
+
+    async def _read(self) -> None:
+        self._cursor.restart()
+        events = self._client.logs(self._pod, since=self._since, last_event=self._cursor.resume_after)
+        async for event in events:
+            if not self._cursor.is_new(event):
+                continue
+            await self._take(event)
+            if self.exit is not None:
+                return
+
+    async def _take(self, event: api.LogEvent) -> None:
+        at = self._time(event)
+        if event.source != "container":
+            if _PULL_FAILURE.search(event.line):
+                self.pull_failure = event.line[:1024]
+            return
+        reported = reported_exit(event.line, self._nonce)
+        if reported is not None:
+            self._held.clear()  # the empty line before the report is the wrapper's
+            self.exit = _ended(reported, at)
+            return
+        if reports_start(event.line, self._nonce):
+            self._starts += 1
+            if self._starts > 1:
+                # The state of the wrapper was lost with the container's disk, and the program runs a second time.
+                self.exit = _ended(ReportedExit(_KILLED, "restarted", ""), at)
+            return
+        for piece in self._held:
+            await self.buffer.put(piece)
+        self._held.clear()
+        piece = Output("stdout", at, f"{event.line}\n".encode())
+        if event.line:
+            await self.buffer.put(piece)
+        else:
+            self._held.append(piece)
+
+    def _time(self, event: api.LogEvent) -> float:
+        """Return a time that no other line has. The same log gives the same times to every reader."""
+        if event.at > self._second:
+            self._second, self._in_second = event.at, 0
+        else:
+            self._in_second += 1
+        return self._second + self._in_second * _STEP
+
+
+def _ended(reported: ReportedExit, at: float) -> Ended:
+    reason = _REASONS.get(reported.reason) or ("Completed" if reported.code == 0 else "Error")
+    message = reported.message or _MESSAGES.get(reported.reason, "")
+    return Ended(code=reported.code, reason=reason, message=message, ended=at)

@@ -1,0 +1,1 @@
+"""Training program of the runtime modal-pytorch-runtime."""

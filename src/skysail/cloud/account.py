@@ -7,8 +7,8 @@ after a restart of the caller. They raise only errors of `cloud.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -36,9 +36,19 @@ class RegistryCredentials(msgspec.Struct, frozen=True):
         return f"RegistryCredentials(registry={self.registry!r}, username={self.username!r})"
 
 
+class Member(msgspec.Struct, frozen=True):
+    """One container of an instance, in the sandbox of its own pod."""
+
+    pod: Pod
+    container: Container
+
+
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Launch spec. The instance is tagged with `claim` and `cluster`, so that an inventory shows its owner.
 
+    `members` are one container, or the ranks of a gang in their order. A gang requires feature `gang`: all members
+    start or none does, they share a private network, and one that fails ends the others. `gpus` are those of each
+    member. `replicas` are copies of a single member.
     `max_lifetime` is the maximum lifetime, which the cloud enforces even if the operator is gone.
     `region` and `cloud_type` are those of the offer, empty if the cloud chooses. `max_usd_per_hour` is a cap on the
     price of all replicas. `options` are settings that only this cloud knows.
@@ -46,8 +56,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     claim: str
     cluster: str
-    pod: Pod
-    container: Container
+    members: tuple[Member, ...]
     gpus: GpuRequest | None = None
     replicas: int = 1
     max_lifetime: float
@@ -57,17 +66,46 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     registry_credentials: RegistryCredentials | None = None
     options: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def pod(self) -> Pod:
+        """Return the pod of rank 0."""
+        return self.members[0].pod
+
+    @property
+    def container(self) -> Container:
+        """Return the container of rank 0."""
+        return self.members[0].container
+
+    @property
+    def size(self) -> int:
+        """Return the number of containers that are launched and billed together."""
+        return len(self.members) * self.replicas
+
+
+InstanceState = Literal["starting", "running", "ended"]
+
+
+class RankState(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one member of a gang."""
+
+    state: InstanceState = "starting"
+    started: float | None = None
+    exit: Ended | None = None
+
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """One billed instance. `id` has at most 256 characters. `claim` and `cluster` are empty for a foreign instance.
 
     `exit` is the exit of its program. The instance may be billed longer, until its state is `ended`.
+    `ranks` are the members of a gang in the order of its launch spec; empty for a single container. The `exit` of a
+    gang is that of the rank that failed first, and its message names that rank.
+    `app` is the cloud's own group of instances that the instance belongs to, such as an App of Modal.
     """
 
     id: str
     claim: str
     cluster: str
-    state: Literal["starting", "running", "ended"]
+    state: InstanceState
     created: float
     started: float | None = None
     ended: float | None = None
@@ -75,6 +113,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_hour: float = 0.0
     usd_total: float | None = None
     region: str = ""
+    app: str = ""
+    ranks: tuple[RankState, ...] = ()
 
     @property
     def has_usable_id(self) -> bool:
@@ -91,10 +131,12 @@ class Inventory(msgspec.Struct, frozen=True):
     """All instances of the account, including foreign ones. Terminated instances may be missing or stay for a while.
 
     Only a `complete` inventory proves absence, and only of instances created before the visibility window.
+    `problem` is a sentence that says why the inventory is not complete, empty if the cloud does not know.
     """
 
     instances: tuple[Instance, ...]
     complete: bool = True
+    problem: str = ""
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +156,19 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     max_lifetime: float = 24 * 3600.0
 
 
+# Gets the name of a claim, the step of its launch, and a sentence for the user.
+LaunchProgress = Callable[[str, Literal["image", "capacity"], str], None]
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """An account whose launches have steps that a user waits for."""
+
+    def on_progress(self, progress: LaunchProgress) -> None:
+        """Report each step of each launch to this function."""
+        ...
+
+
 class CloudAccount(Protocol):
     """One account at one cloud."""
 
@@ -122,7 +177,10 @@ class CloudAccount(Protocol):
 
     @property
     def account(self) -> str:
-        """Name of the account. Its inventory proves nothing about the instances of another account."""
+        """Name of the account. Its inventory proves nothing about the instances of another account.
+
+        Empty until the cloud has said it. Until then, `list` and `offers` fail.
+        """
         ...
 
     @property
@@ -158,18 +216,18 @@ class CloudAccount(Protocol):
         """Yield names of claims whose instance may have changed. A cloud without notifications yields nothing."""
         ...
 
-    def output(self, instance: str) -> AsyncIterator[Output]:
-        """Yield the output of the program from its start, or as far back as the cloud keeps it, to its end."""
+    def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
+        """Yield the output of one rank's program from its start, or as far back as the cloud keeps it, to its end."""
         ...
 
-    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        """Start a command beside the program. Requires feature `exec`."""
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:
+        """Start a command beside the program of one rank. Requires feature `exec`."""
         ...
 
-    async def attach(self, instance: str, *, stdin: bool) -> Session:
-        """Attach to the program. Requires feature `attach`."""
+    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:
+        """Attach to the program of one rank. Requires feature `attach`."""
         ...
 
-    async def dial(self, instance: str, port: int) -> PortConnection:
-        """Connect to a port of the instance. Requires feature `port_forward`."""
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
+        """Connect to a port of one rank. Requires feature `port_forward`."""
         ...

@@ -20,6 +20,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     `usd_per_hour`: price of one GPU, or of the whole machine if it has no GPU.
     `region`: empty if the cloud chooses. `cloud_type`: tier, such as SECURE or COMMUNITY; empty if there is only one.
     `cuda_versions`: empty if the cloud does not say.
+    `is_only_by_name`: the type is used only if a pod asks for it by name, such as a slice of a GPU.
     """
 
     provider: str
@@ -32,6 +33,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     cloud_type: str = ""
     cuda_versions: tuple[str, ...] = ()
+    is_only_by_name: bool = False
 
     def total(self, count: int) -> float:
         """Return the price of a machine with this many GPUs in US dollars per hour."""
@@ -143,6 +145,8 @@ def _mismatch(offer: Offer, query: OfferQuery) -> str:  # noqa: C901, PLR0911 (o
         return "has a GPU, none is requested" if offer.gpu_type else "has no GPU"
     if query.gpu_type and not offer.is_called(query.gpu_type):
         return f"is not {query.gpu_type}"
+    if offer.is_only_by_name and not query.gpu_type:
+        return "is used only if the pod names it"
     if offer.gpu_type and query.gpu_types and not any(map(offer.is_called, query.gpu_types)):
         return "is not allowed by the policy"
     if offer.gpu_memory < query.gpu_memory:

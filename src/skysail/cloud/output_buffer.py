@@ -56,6 +56,11 @@ class OutputBuffer:
         """Yield new output only. A slow reader misses some of it."""
         return self._read(self._enter(self._first + len(self._pieces), needs_all=False))
 
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing was dropped, so that a new reader gets everything from the start."""
+        return self._first == 0
+
     def last_line(self) -> str:
         """Return the last line, for a message."""
         lines = b"".join(piece.data for piece in self._pieces).decode(errors="replace").splitlines()

@@ -48,9 +48,15 @@ class PersistentDisk(msgspec.Struct, frozen=True, tag="disk"):
     read_only: bool = False
 
 
+class CloudVolume(msgspec.Struct, frozen=True, tag="cloud"):
+    """A volume of the cloud itself, by a name of at most 72 characters. Created if missing, and never deleted."""
+
+    id: str
+
+
 class Volume(msgspec.Struct, frozen=True):
     name: str
-    source: EmptyDir | ProjectedFiles | HostPath | PersistentDisk
+    source: EmptyDir | ProjectedFiles | HostPath | PersistentDisk | CloudVolume
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +73,14 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
     ephemeral_storage: int | None = None
     gpus: int = 0
+
+
+def machine_size(limits: ResourceLimits, requests: ResourceLimits) -> ResourceLimits:
+    """Return the CPU and memory of a machine for one container: its limits, or its requests where it has none."""
+    return ResourceLimits(
+        cpu=requests.cpu if limits.cpu is None else limits.cpu,
+        memory=requests.memory if limits.memory is None else limits.memory,
+    )
 
 
 class SecurityContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +110,18 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     working_dir: str = ""
     mounts: tuple[Mount, ...] = ()
     limits: ResourceLimits = ResourceLimits()
+    requests: ResourceLimits = ResourceLimits()
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
     rights: SecurityContext = SecurityContext()
     message_path: str = "/dev/termination-log"
+    ports: tuple[int, ...] = ()  # TCP ports that the container declares
+
+    @property
+    def machine_size(self) -> ResourceLimits:
+        """Return the CPU and memory that a cloud provides and bills."""
+        return machine_size(self.limits, self.requests)
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +232,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     stats: bool = False
     gang: bool = False
     live_prices: bool = False
+    needs_command: bool = False  # cannot start an image by its own ENTRYPOINT, so a launch spec names the command line
     billable: bool = True
 
 
@@ -268,6 +290,7 @@ class Provider(Protocol):
     async def create_sandbox(self, pod: Pod) -> str:
         """Create the sandbox and return its address. Idempotent: the same UID gets the same address.
 
+        A repeated call replaces `hosts`, for runs that start afterwards.
         The address is empty for a pod at a cloud, because the cluster cannot reach it.
         """
         ...

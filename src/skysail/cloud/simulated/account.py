@@ -15,17 +15,24 @@ from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Provider, Session
 from skysail.cloud.simulated import launch
 from skysail.cloud.simulated.faults import NOTHING, Fault, LostReply, Script
+from skysail.cloud.simulated.gang import GangProgram
 from skysail.cloud.simulated.instances import IGNORED, InstanceManager
 from skysail.cloud.simulated.ledger import Ledger, Row
 from skysail.cloud.simulated.lifecycle import PREEMPTED
 from skysail.cloud.simulated.options import SimulationOptions
-from skysail.cloud.simulated.programs import ProviderProgram
+from skysail.cloud.simulated.programs import Program, ProviderProgram
 from skysail.cloud.simulated.vendors import Vendor
 
 T = TypeVar("T")
 
-MOCK_FEATURES = Features(volumes=True, gang=True)
-SIMULATED_FEATURES = Features(exec=True, attach=True, port_forward=True, volumes=True)
+_MOCK_FEATURES = Features(volumes=True)
+_SIMULATED_FEATURES = Features(exec=True, attach=True, port_forward=True, volumes=True)
+
+
+def features_of(vendor: Vendor, *, is_mock: bool = False) -> Features:
+    """Return the features of a simulated account of this vendor."""
+    features = _MOCK_FEATURES if is_mock else _SIMULATED_FEATURES
+    return msgspec.structs.replace(features, gang=vendor.private_network)
 
 
 class SimulatedAccount:
@@ -49,7 +56,8 @@ class SimulatedAccount:
         self.ledger = ledger
         self.script = Script(script)
         self._now = now
-        self._features = SIMULATED_FEATURES if provider else MOCK_FEATURES
+        self._is_mock = provider is None
+        self._features = features_of(vendor, is_mock=self._is_mock)
         self._instances = InstanceManager(vendor, ledger, now=now, provider=provider)
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -59,7 +67,7 @@ class SimulatedAccount:
 
     @property
     def account(self) -> str:
-        return ACCOUNT_SIMULATED if self._features is SIMULATED_FEATURES else ACCOUNT_MOCK
+        return ACCOUNT_MOCK if self._is_mock else ACCOUNT_SIMULATED
 
     @property
     def features(self) -> Features:
@@ -114,23 +122,20 @@ class SimulatedAccount:
     def watch(self) -> AsyncIterator[str]:
         return self._instances.changes()
 
-    async def output(self, instance: str) -> AsyncIterator[Output]:
-        lifecycle = self._instances.lifecycles.get(instance)
-        if lifecycle is None:
-            raise Gone(f"The simulated {self.name} has no output of an instance {instance}.")
-        async for piece in lifecycle.program.output():
+    async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
+        async for piece in self._program(instance, rank).output():
             yield piece
 
-    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        provider_program = self._running_program(instance)
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:
+        provider_program = self._running_program(instance, rank)
         return await provider_program.provider.exec(provider_program.run, command, stdin=stdin, tty=tty)
 
-    async def attach(self, instance: str, *, stdin: bool) -> Session:
-        provider_program = self._running_program(instance)
+    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:
+        provider_program = self._running_program(instance, rank)
         return await provider_program.provider.attach(provider_program.run, stdin=stdin)
 
-    async def dial(self, instance: str, port: int) -> PortConnection:
-        provider_program = self._running_program(instance)
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
+        provider_program = self._running_program(instance, rank)
         return await provider_program.provider.connect(provider_program.run.pod, port)
 
     def inject_orphan(self, *, claim: str = "", cluster: str = "", usd: float = 1.0) -> Instance:
@@ -187,15 +192,25 @@ class SimulatedAccount:
         note = f"{type(error).__name__}: {error}"
         self.ledger.write(msgspec.structs.replace(row, at=self._now(), note=note))
 
-    def _running_program(self, instance: str) -> ProviderProgram:
+    def _program(self, instance: str, rank: int) -> Program:
+        lifecycle = self._instances.lifecycles.get(instance)
+        if lifecycle is None:
+            raise Gone(f"The simulated {self.name} has no output of an instance {instance}.")
+        programs = lifecycle.program.ranks if isinstance(lifecycle.program, GangProgram) else (lifecycle.program,)
+        if not 0 <= rank < len(programs):
+            raise Gone(f"Instance {instance} of the simulated {self.name} has no rank {rank}.")
+        return programs[rank]
+
+    def _running_program(self, instance: str, rank: int) -> ProviderProgram:
         if not self.features.exec:
             raise Unsupported(
                 f"The simulated {self.name} runs fake programs only: exec, attach and port-forward are not available."
             )
         lifecycle = self._instances.lifecycles.get(instance)
-        if lifecycle is None or not lifecycle.is_running or not isinstance(lifecycle.program, ProviderProgram):
+        program = self._program(instance, rank) if lifecycle is not None and lifecycle.is_running else None
+        if not isinstance(program, ProviderProgram):
             raise Gone(f"Instance {instance} of the simulated {self.name} is not running.")
-        return lifecycle.program
+        return program
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Await a call that continues if the caller is cancelled, so that no call stops half-way."""

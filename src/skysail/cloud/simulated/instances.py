@@ -6,14 +6,15 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from skysail.cloud.account import Instance, LaunchSpec
+from skysail.cloud.account import Instance, LaunchSpec, Member
 from skysail.cloud.change_feed import ChangeFeed
-from skysail.cloud.provider import Ended, Provider
+from skysail.cloud.provider import CloudVolume, Ended, PersistentDisk, Provider, Volume
 from skysail.cloud.simulated import billing
+from skysail.cloud.simulated.gang import GangProgram
 from skysail.cloud.simulated.ledger import Ledger, Row, Verb
 from skysail.cloud.simulated.lifecycle import InstanceLifecycle, Timing, failed, lost
 from skysail.cloud.simulated.programs import FakeProgram, Program, ProviderProgram
@@ -53,7 +54,9 @@ class InstanceManager:
         self._start(begin, self._program(begin, spec))
         return self._ledger.instances[name]
 
-    def record(self, instance: str, verb: Verb, *, exit_: Ended | None = None, note: str = "") -> None:
+    def record(
+        self, instance: str, verb: Verb, *, exit_: Ended | None = None, note: str = "", rank: int | None = None
+    ) -> None:
         begin, now = self._ledger.beginnings[instance], self._now()
         row = Row(
             at=now,
@@ -64,6 +67,7 @@ class InstanceManager:
             usd=billing.cost(begin, now) if verb == "ended" else 0.0,
             exit=exit_,
             note=note,
+            rank=rank,
         )
         self._ledger.write(row)
         self._change_feed.publish(begin.claim)
@@ -106,10 +110,7 @@ class InstanceManager:
                     self.record(previous.id, "exited", exit_=lost(self._now()))
                 self.record(previous.id, "ended")
                 continue
-            program = self._fake_program(begin)
-            if previous.started is not None:
-                program.resume(previous.started)
-            lifecycle = self._start(begin, program)
+            lifecycle = self._start(begin, self._resumed(begin, previous))
             if previous.id in stopping:
                 lifecycle.request_stop()
 
@@ -155,15 +156,39 @@ class InstanceManager:
 
     def _program(self, begin: Row, spec: LaunchSpec | None) -> Program:
         if self._provider is None or spec is None:
-            return self._fake_program(begin)
-        pod = msgspec.structs.replace(spec.pod, uid=str(uuid.uuid5(_PODS, begin.instance)))
-        return ProviderProgram(self._provider, pod, spec.container, self._now)
+            return self._as_gang(begin, [self._fake_program(begin, rank) for rank in range(begin.members)])
+        members = [
+            _own_pod(member, begin.instance, rank, self._vendor.name)
+            for rank, member in enumerate(spec.members * spec.replicas)
+        ]
+        return self._as_gang(begin, [ProviderProgram(self._provider, member, self._now) for member in members])
 
-    def _fake_program(self, begin: Row) -> FakeProgram:
+    def _resumed(self, begin: Row, previous: Instance) -> Program:
+        """Return the fake programs of an earlier process. Ranks that have exited wait for nothing."""
+        programs = [self._fake_program(begin, rank) for rank in range(begin.members)]
+        if previous.started is not None:
+            for program in programs:
+                program.resume(previous.started)
+        return self._as_gang(begin, programs)
+
+    def _as_gang(self, begin: Row, programs: Sequence[Program]) -> Program:
+        if len(programs) == 1:
+            return programs[0]
+        return GangProgram(programs, record=functools.partial(self._rank_exited, begin.instance), now=self._now)
+
+    def _rank_exited(self, instance: str, rank: int, exit_: Ended) -> None:
+        if self._ledger.instances[instance].ranks[rank].exit is None:
+            self.record(instance, "exited", exit_=exit_, rank=rank)
+
+    def _fake_program(self, begin: Row, rank: int = 0) -> FakeProgram:
         requested = begin.options
         seconds = self._vendor.run if requested.run is None else requested.run
+        fails = requested.fail_rank is None or requested.fail_rank == rank
         return FakeProgram(
-            begin.instance, seconds=None if _is_injected(begin) else seconds, code=requested.exit, now=self._now
+            begin.instance if begin.members == 1 else f"Rank {rank} of {begin.instance}",
+            seconds=None if _is_injected(begin) else seconds,
+            code=requested.exit if fails else 0,
+            now=self._now,
         )
 
     def _is_visible(self, instance: Instance, *, in_listing: bool = False) -> bool:
@@ -173,6 +198,18 @@ class InstanceManager:
         hidden = max(requested.hidden, lag) if in_listing else requested.hidden
         is_forgotten = instance.ended is not None and now >= instance.ended + self._vendor.remembers
         return not is_forgotten and now >= instance.created + hidden
+
+
+def _own_pod(member: Member, instance: str, rank: int, cloud: str) -> Member:
+    """Return the member with a pod UID of this instance, and with disks of the provider for volumes of the cloud."""
+    uid = str(uuid.uuid5(_PODS, instance if rank == 0 else f"{instance}/{rank}"))
+    volumes = tuple(
+        Volume(volume.name, PersistentDisk(f"{cloud}-{volume.source.id}"))
+        if isinstance(volume.source, CloudVolume)
+        else volume
+        for volume in member.pod.volumes
+    )
+    return Member(msgspec.structs.replace(member.pod, uid=uid, volumes=volumes), member.container)
 
 
 def _is_injected(begin: Row) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from skysail.cloud.account import LaunchSpec
 from skysail.cloud.errors import NoCapacity, Rejected, Unsupported
 from skysail.cloud.offers import Offer
-from skysail.cloud.provider import Features, HostPath, PersistentDisk
+from skysail.cloud.provider import Features, HostPath, PersistentDisk, Pod
 from skysail.cloud.simulated import options
 from skysail.cloud.simulated.faults import NOTHING, Fault
 from skysail.cloud.simulated.ledger import Row
@@ -30,20 +30,27 @@ def validate(spec: LaunchSpec, vendor: Vendor, features: Features) -> Simulation
             "InvalidDeadline",
             f"The lifetime of {spec.max_lifetime:g} s is not between 0 and {limit} s: choose another one.",
         )
-    if spec.replicas > 1 and not features.gang:
-        raise Unsupported(f"The simulated {vendor.name} runs one member on this machine, not {spec.replicas}.")
-    if spec.pod.uses_host_network:
+    if spec.size > 1 and not features.gang:
+        raise Unsupported(
+            f"The simulated {vendor.name} has no private network for {spec.size} members: use a cloud that has one."
+        )
+    for member in spec.members:
+        _check_pod(member.pod, vendor)
+    return options.from_container(spec.container)
+
+
+def _check_pod(pod: Pod, vendor: Vendor) -> None:
+    if pod.uses_host_network:
         raise Rejected(
             "UnsupportedNetwork", f"The simulated {vendor.name} does not support hostNetwork: remove the field."
         )
-    for volume in spec.pod.volumes:
+    for volume in pod.volumes:
         if isinstance(volume.source, HostPath | PersistentDisk):
             raise Rejected(
                 "UnsupportedVolume",
                 f"Volume {volume.name} is on this machine, where the simulated {vendor.name} has no access: use an "
                 "emptyDir.",
             )
-    return options.from_container(spec.container)
 
 
 def requested_fault(spec: LaunchSpec, requested: SimulationOptions, rows: Iterable[Row]) -> Fault:
@@ -83,7 +90,7 @@ def _changed_offer(offer: Offer, fault: Fault) -> Offer:
 
 def first_row(spec: LaunchSpec, vendor: Vendor, requested: SimulationOptions, fault: Fault) -> Row:
     """Return the first row of an instance, without id and time."""
-    price = vendor.price(spec.gpus, spec.replicas) if requested.usd is None else requested.usd
+    price = vendor.price(spec.gpus, spec.size) if requested.usd is None else requested.usd
     return Row(
         at=0.0,
         verb="create",
@@ -94,6 +101,7 @@ def first_row(spec: LaunchSpec, vendor: Vendor, requested: SimulationOptions, fa
         usd=2 * price if fault.what == "dear" else price,
         seconds=spec.max_lifetime,
         options=_with_fault(requested, fault),
+        members=spec.size,
     )
 
 

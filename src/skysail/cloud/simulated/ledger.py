@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from skysail.cloud.account import Instance
+from skysail.cloud.account import Instance, RankState
 from skysail.cloud.provider import Ended
 from skysail.cloud.simulated.options import SimulationOptions
 
@@ -30,6 +30,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `usd` is the price per hour in a `create` row and the total cost in an `ended` row. `seconds` is the maximum
     lifetime of the instance. Only `options` of the launch spec is kept, because environment variables hold secrets.
+    `members` is the size of a gang. An `exited` row with `rank` is about one member of a gang.
     """
 
     at: float
@@ -44,6 +45,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: SimulationOptions = SimulationOptions()
     exit: Ended | None = None
     note: str = ""
+    members: int = 1
+    rank: int | None = None
 
 
 class Ledger:
@@ -174,10 +177,16 @@ def _after(previous: Instance | None, row: Row) -> Instance:
             created=row.at,
             usd_per_hour=row.usd,
             region=row.region,
+            ranks=(RankState(),) * row.members if row.members > 1 else (),
         )
     match row.verb:
         case "started":
-            return msgspec.structs.replace(previous, state="running", started=row.at)
+            ranks = tuple(RankState(state="running", started=row.at) for _ in previous.ranks)
+            return msgspec.structs.replace(previous, state="running", started=row.at, ranks=ranks)
+        case "exited" if row.rank is not None:
+            ranks = previous.ranks
+            ended = msgspec.structs.replace(ranks[row.rank], state="ended", exit=row.exit)
+            return msgspec.structs.replace(previous, ranks=(*ranks[: row.rank], ended, *ranks[row.rank + 1 :]))
         case "exited":
             return msgspec.structs.replace(previous, exit=row.exit)
         case "ended":

@@ -23,7 +23,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
     """Options of one instance. Times are in seconds. None: the vendor's value.
 
-    `start`, `lag` and `run` as in `Vendor`; `run` and `exit` apply to fake programs only. `preempt`: the cloud preempts
+    `start`, `lag` and `run` as in `Vendor`; `run`, `exit` and `fail-rank`, the only rank of a gang that
+    exits with `exit`, apply to fake programs only. `preempt`: the cloud preempts
     the instance this long after its start. `hidden`: listings and lookups do not show the instance this long. `end`:
     duration of its termination. `no-capacity`: number of create calls for this pod that find no capacity.
     `no-capacity-types`: create calls with one of these GPU types find no capacity. `create`: fault of the first create
@@ -33,6 +34,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True, rename="kebab
     start: float | None = None
     run: float | None = None
     exit: int = 0
+    fail_rank: int | None = None
     preempt: float | None = None
     lag: float | None = None
     hidden: float = 0.0
@@ -99,6 +101,7 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "start": _seconds,
     "run": _seconds,
     "exit": _number,
+    "fail-rank": _number,
     "preempt": _seconds,
     "lag": _seconds,
     "hidden": _seconds,

@@ -7,9 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from skysail.cloud.account import Member
 from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.output_buffer import OutputBuffer
-from skysail.cloud.provider import Container, Ended, Output, Pod, Provider, RunId
+from skysail.cloud.provider import Ended, Output, Provider, RunId
 
 _TERMINATED = 143
 _KILLED = 137
@@ -88,18 +89,21 @@ class FakeProgram(Program):
 class ProviderProgram(Program):
     """A container in a pod of its own, at a provider. Keeps the output, because the pod is removed afterwards."""
 
-    def __init__(self, provider: Provider, pod: Pod, container: Container, now: Callable[[], float]) -> None:
+    def __init__(self, provider: Provider, member: Member, now: Callable[[], float]) -> None:
         self.provider = provider
-        self.run = RunId(pod.uid, container.name, 0)
-        self._pod = pod
-        self._container = container
+        self.member = member
+        self.run = RunId(member.pod.uid, member.container.name, 0)
         self._now = now
         self._output = OutputBuffer()
         self._copying: asyncio.Task[None] | None = None
 
+    async def prepare(self) -> str:
+        """Create the sandbox and return its address."""
+        return await self.provider.create_sandbox(self.member.pod)
+
     async def start(self) -> None:
-        await self.provider.create_sandbox(self._pod)
-        await self.provider.start(self.run, self._container)
+        await self.prepare()
+        await self.provider.start(self.run, self.member.container)
         self._copying = asyncio.create_task(self._copy())
         self._copying.add_done_callback(self._log_failure)
 

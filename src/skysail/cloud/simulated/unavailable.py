@@ -56,16 +56,16 @@ class UnavailableAccount:
         for change in changes:
             yield change
 
-    def output(self, instance: str) -> AsyncIterator[Output]:  # noqa: ARG002
+    def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:  # noqa: ARG002
         self._fail()
 
-    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:  # noqa: ARG002
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:  # noqa: ARG002
         self._fail()
 
-    async def attach(self, instance: str, *, stdin: bool) -> Session:  # noqa: ARG002
+    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:  # noqa: ARG002
         self._fail()
 
-    async def dial(self, instance: str, port: int) -> PortConnection:  # noqa: ARG002
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:  # noqa: ARG002
         self._fail()
 
     def _fail(self) -> NoReturn:

@@ -25,6 +25,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     `start`: delay until the program of a new instance runs. `lag`: a new instance is missing from listings this long.
     `run`: duration of a fake program. `lingers`: the instance is billed after its program has ended, until it is
     terminated. `remembers`: an ended instance is still shown this long. `usd_per_hour`: price without a GPU.
+    `private_network`: the members of a gang reach each other.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     lingers: bool = False
     remembers: float = 3600.0
     terms: Timings = Timings(create_timeout=60.0)
+    private_network: bool = False
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -88,6 +90,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
 
 MODAL = Vendor(
     name="modal",
+    private_network=True,
     machines=(
         Machine("T4", 16, 0.59),
         Machine("L4", 24, 0.80),

@@ -23,7 +23,7 @@ from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
-from skysail.cloud.simulated.account import SIMULATED_FEATURES
+from skysail.cloud.simulated.account import features_of
 from skysail.cloud.simulated.http import protocol
 from skysail.cloud.simulated.http.client_sessions import RemoteConnection, RemoteSession, wait_opened
 from skysail.cloud.simulated.http.protocol import ErrorMessage
@@ -49,10 +49,10 @@ class RemoteAccount:
     """
 
     def __init__(
-        self, vendor: Vendor, path: Path, token: str, *, features: Features = SIMULATED_FEATURES, seconds: float = 20.0
+        self, vendor: Vendor, path: Path, token: str, *, features: Features | None = None, seconds: float = 20.0
     ) -> None:
         self._vendor = vendor
-        self._features = features
+        self._features = features or features_of(vendor)
         self._base = f"http://simulated/{vendor.name}/v1"
         # Kept open for a short path: the kernel limits the length of a socket's path.
         self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
@@ -122,19 +122,20 @@ class RemoteAccount:
                         yield claim
             await asyncio.sleep(_RECONNECT_SECONDS)
 
-    async def output(self, instance: str) -> AsyncIterator[Output]:
-        async for line in self._lines(f"/instances/{_quoted(instance)}/output"):
+    async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
+        async for line in self._lines(f"/instances/{_quoted(instance)}/output?rank={rank}"):
             yield _read(line, Output)
 
-    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        query = [*(("command", word) for word in command), ("stdin", _flag(stdin)), ("tty", _flag(tty))]
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:
+        flags = [("stdin", _flag(stdin)), ("tty", _flag(tty)), ("rank", str(rank))]
+        query = [*(("command", word) for word in command), *flags]
         return RemoteSession(await self._open(instance, "exec", query))
 
-    async def attach(self, instance: str, *, stdin: bool) -> Session:
-        return RemoteSession(await self._open(instance, "attach", [("stdin", _flag(stdin))]))
+    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:
+        return RemoteSession(await self._open(instance, "attach", [("stdin", _flag(stdin)), ("rank", str(rank))]))
 
-    async def dial(self, instance: str, port: int) -> PortConnection:
-        return RemoteConnection(await self._open(instance, "dial", [("port", str(port))]))
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
+        return RemoteConnection(await self._open(instance, "dial", [("port", str(port)), ("rank", str(rank))]))
 
     async def _call(
         self,

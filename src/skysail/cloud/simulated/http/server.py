@@ -104,7 +104,7 @@ class _Service:
         return web.Response(status=202)
 
     async def output(self, request: web.Request) -> web.StreamResponse:
-        return await _stream(request, self._account(request).output(_id(request)))
+        return await _stream(request, self._account(request).output(_id(request), rank=_rank(request)))
 
     async def changes(self, request: web.Request) -> web.StreamResponse:
         """Stream changed claims. The first line is empty: it shows that no later change is missed."""
@@ -113,17 +113,20 @@ class _Service:
     async def exec(self, request: web.Request) -> web.WebSocketResponse:
         account, command = self._account(request), tuple(request.query.getall("command", []))
         stdin, tty = _flag(request, "stdin"), _flag(request, "tty")
+        rank = _rank(request)
         return await server_sessions.serve_session(
-            request, lambda: account.exec(_id(request), command, stdin=stdin, tty=tty)
+            request, lambda: account.exec(_id(request), command, stdin=stdin, tty=tty, rank=rank)
         )
 
     async def attach(self, request: web.Request) -> web.WebSocketResponse:
-        account, stdin = self._account(request), _flag(request, "stdin")
-        return await server_sessions.serve_session(request, lambda: account.attach(_id(request), stdin=stdin))
+        account, stdin, rank = self._account(request), _flag(request, "stdin"), _rank(request)
+        return await server_sessions.serve_session(
+            request, lambda: account.attach(_id(request), stdin=stdin, rank=rank)
+        )
 
     async def dial(self, request: web.Request) -> web.WebSocketResponse:
-        account, port = self._account(request), int(_number(request, "port"))
-        return await server_sessions.serve_connection(request, lambda: account.dial(_id(request), port))
+        account, port, rank = self._account(request), int(_number(request, "port")), _rank(request)
+        return await server_sessions.serve_connection(request, lambda: account.dial(_id(request), port, rank=rank))
 
     def _account(self, request: web.Request) -> CloudAccount:
         name = request.match_info["cloud"]
@@ -179,6 +182,10 @@ def _id(request: web.Request) -> str:
 
 def _flag(request: web.Request, name: str) -> bool:
     return request.query.get(name) == "1"
+
+
+def _rank(request: web.Request) -> int:
+    return int(_number(request, "rank"))
 
 
 def _number(request: web.Request, name: str) -> float:

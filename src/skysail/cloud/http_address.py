@@ -1,0 +1,37 @@
+"""Addresses of HTTP servers at clouds that carry no raw connections: a URL, and headers that authenticate the caller.
+
+An account implements `HttpAccount` in addition to `CloudAccount` if its cloud forwards only HTTP to an instance. The
+bridge asks for the address, and never shows the headers to anybody.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+
+class HttpAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Address of one port of one instance.
+
+    `url` has a scheme and a host, and may have a path, which is put before the path of each request.
+    `headers` are sent with each request in place of the caller's headers of the same name. They are secrets, so they do
+    not appear in the repr.
+    `expires` is the time in seconds since 1970 at which the address must be asked for again; None means never.
+    """
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    expires: float | None = None
+
+    def __repr__(self) -> str:
+        return f"HttpAddress(url={self.url!r}, headers={[name for name, _ in self.headers]!r})"
+
+
+@runtime_checkable
+class HttpAccount(Protocol):
+    """An account whose cloud forwards HTTP to ports of instances."""
+
+    async def http_address(self, instance: str, port: int) -> HttpAddress:
+        """Return the address of an HTTP server at a port of an instance. Raises errors of `cloud.errors`."""
+        ...

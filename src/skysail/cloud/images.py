@@ -1,0 +1,196 @@
+"""Configs of images, read from their registries: entry point, arguments, variables, user.
+
+Clouds that start a program need its command line. A pod may name none, because the image has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from skysail.base import untrusted_json
+from skysail.base.names import Reason
+from skysail.base.ttl_cache import Memory
+from skysail.cloud import image_names
+from skysail.cloud.account import RegistryCredentials
+from skysail.cloud.errors import OutcomeUnknown, Rejected
+from skysail.cloud.image_manifests import Config, Descriptor, HistoryStep, Manifest, Platform, Program
+from skysail.cloud.image_names import ImageName
+from skysail.cloud.provider import Container
+from skysail.cloud.registry_addresses import RegistryAddresses
+from skysail.cloud.registry_client import RegistryClient, Repository
+
+_OS, _ARCHITECTURE = "linux", "amd64"
+_DEADLINE_SECONDS = 45.0
+# A tag may move, so it is read again after this time.
+_TAG_SECONDS = 60.0
+_MAX_CONFIGS = 512
+_MAX_CONCURRENT = 8
+_MAX_INDEX_DEPTH = 2
+_MAX_WORDS = 1000
+_SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
+
+T = TypeVar("T")
+
+
+class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Config of an image. `digest` is that of the manifest or index that the name refers to.
+
+    `has_shell` is True if the image was built or starts with a shell, and None if that is unknown.
+    """
+
+    digest: str
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    user: str = ""
+    working_dir: str = ""
+    platform: str = f"{_OS}/{_ARCHITECTURE}"
+    has_shell: bool | None = None
+
+
+class ImageReader:
+    """Reads configs of images. Concurrent calls for one image share a request. Must be closed."""
+
+    def __init__(self, allowed_registries: tuple[str, ...] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = RegistryClient(RegistryAddresses(allowed_registries))
+        self._found: Memory[tuple[str, ...], ImageConfig] = Memory(clock, most=_MAX_CONFIGS)
+        # Contents never change under their digest. Reached only after the registry has answered for the manifest
+        # with the caller's own credentials, so nobody reads a private image through this cache.
+        self._configs: Memory[str, Config] = Memory(clock, most=_MAX_CONFIGS)
+        self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def read(self, image: str, credentials: RegistryCredentials | None = None) -> ImageConfig:
+        """Return the config of an image for linux/amd64.
+
+        Raises Rejected if the image does not exist, may not be read or is invalid; a change may help, so it is retried.
+        Raises Throttled or OutcomeUnknown if the registry does not answer now.
+        """
+        key = _key(image, credentials)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                return await self._found.get_or_fetch(
+                    key, lambda: self._read(image, credentials), ttl=lambda _: _TAG_SECONDS
+                )
+        finally:
+            if not lock.locked():
+                self._locks.pop(key, None)
+
+    async def _read(self, image: str, credentials: RegistryCredentials | None) -> ImageConfig:
+        name = image_names.parse(image)
+        if not name.is_valid:
+            raise _rejected(image, "its name is invalid. Write REGISTRY/REPOSITORY:TAG")
+        usable = credentials if credentials and credentials.registry == name.registry else None
+        try:
+            async with self._slots, asyncio.timeout(_DEADLINE_SECONDS):
+                return await self._resolve(image, name, self._client.repository(name, usable))
+        except TimeoutError as error:
+            message = f"Image {image} cannot be read now: registry {name.registry} did not answer in time. Retried."
+            raise OutcomeUnknown(message) from error
+
+    async def _resolve(self, image: str, name: ImageName, repository: Repository) -> ImageConfig:
+        reference, digest = name.reference, ""
+        for _ in range(_MAX_INDEX_DEPTH + 1):
+            body = await repository.manifest(reference)
+            digest = digest or f"sha256:{hashlib.sha256(body).hexdigest()}"
+            manifest = _decoded(image, body, Manifest)
+            if manifest.config is not None:
+                blob = _checked_digest(image, manifest.config.digest)
+                fetch = partial(_config, image, repository, blob)
+                config = await self._configs.get_or_fetch(blob, fetch, ttl=lambda _: math.inf)
+                return _image_config(image, digest, config)
+            reference = _checked_digest(image, _variant(image, manifest.manifests).digest)
+        raise _rejected(image, "its indexes are nested too deeply. Push it again")
+
+
+def with_command(container: Container, image_config: ImageConfig) -> Container:
+    """Return the container with the command line of its image, as Kubernetes combines them.
+
+    `command` replaces ENTRYPOINT and CMD; `args` replace CMD. Raises Rejected if the result is empty.
+    """
+    if container.command:
+        return container
+    command, args = image_config.entrypoint, container.args or image_config.cmd
+    if not command and not args:
+        raise _rejected(container.image, "it has neither ENTRYPOINT nor CMD. Set `command`", verb="has no command")
+    return msgspec.structs.replace(container, command=command or args, args=args if command else ())
+
+
+def _variant(image: str, manifests: tuple[Descriptor, ...]) -> Descriptor:
+    """Return the linux/amd64 variant of an index."""
+    for descriptor in manifests:
+        if descriptor.platform == Platform(_OS, _ARCHITECTURE):
+            return descriptor
+    raise _rejected(image, f"it has no variant for {_OS}/{_ARCHITECTURE}. Build one with `--platform`")
+
+
+async def _config(image: str, repository: Repository, digest: str) -> Config:
+    return _decoded(image, await repository.blob(digest), Config)
+
+
+def _image_config(image: str, digest: str, config: Config) -> ImageConfig:
+    platform = f"{config.os or _OS}/{config.architecture or _ARCHITECTURE}"
+    if platform != f"{_OS}/{_ARCHITECTURE}":
+        raise _rejected(image, f"it is for {platform}. Build it with `--platform {_OS}/{_ARCHITECTURE}`")
+    program = config.config or Program()
+    entrypoint, cmd = program.entrypoint or (), program.cmd or ()
+    if len(entrypoint) + len(cmd) > _MAX_WORDS or any("\0" in word for word in (*entrypoint, *cmd)):
+        raise _rejected(image, "its ENTRYPOINT or CMD is invalid. Set `command`")
+    return ImageConfig(
+        digest=digest,
+        entrypoint=entrypoint,
+        cmd=cmd,
+        env=program.variables,
+        user=program.user,
+        working_dir=program.working_dir,
+        has_shell=_has_shell(entrypoint or cmd, config.history or ()),
+    )
+
+
+def _has_shell(argv: tuple[str, ...], history: tuple[HistoryStep, ...]) -> bool | None:
+    """Return True if the program is a shell, or if a step of the build ran one."""
+    is_started = bool(argv) and argv[0].rpartition("/")[2] in _SHELLS
+    is_built = any(_runs_shell(step.created_by) for step in history)
+    return True if is_started or is_built else None
+
+
+def _runs_shell(step: str) -> bool:
+    """Return whether a build step ran /bin/sh. `#(nop)` marks a step that only writes the config."""
+    return step.removeprefix("RUN ").startswith("/bin/sh -c ") and "#(nop)" not in step
+
+
+def _checked_digest(image: str, digest: str) -> str:
+    if not image_names.DIGEST.fullmatch(digest):
+        raise _rejected(image, "its manifest has a digest that is not sha256. Push it again")
+    return digest
+
+
+def _decoded(image: str, body: bytes, kind: type[T]) -> T:
+    try:
+        return untrusted_json.decode(body, kind)
+    except untrusted_json.InvalidJson as error:
+        raise _rejected(image, "its manifest or config is invalid. Push it again, or set `command`") from error
+
+
+def _key(image: str, credentials: RegistryCredentials | None) -> tuple[str, ...]:
+    """Return the cache key. Other credentials are another key, because they may not read the image."""
+    if credentials is None:
+        return (image,)
+    secret = hashlib.sha256(credentials.password.encode()).hexdigest()
+    return image, credentials.registry, credentials.username, secret
+
+
+def _rejected(image: str, reason: str, verb: str = "cannot be read") -> Rejected:
+    return Rejected(Reason.ENTRYPOINT_UNKNOWN, f"Image {image} {verb}: {reason}.")

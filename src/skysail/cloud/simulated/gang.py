@@ -1,0 +1,114 @@
+"""Program of a gang: the programs of its ranks, which start together, share a network, and end together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from skysail.cloud.account import Member
+from skysail.cloud.errors import Rejected
+from skysail.cloud.provider import Container, Ended, Output, Pod
+from skysail.cloud.simulated.programs import Program, ProviderProgram
+
+# Grace of the other ranks after one has failed.
+_GRACE_SECONDS = 10.0
+_MASTER_PORT = "29500"
+
+
+class RankRecorder(Protocol):
+    """Records the exit of one rank."""
+
+    def __call__(self, rank: int, exit_: Ended) -> None: ...
+
+
+class GangProgram(Program):
+    """All ranks as one program, which exits like the rank that failed first."""
+
+    def __init__(self, ranks: Sequence[Program], *, record: RankRecorder, now: Callable[[], float]) -> None:
+        self.ranks = tuple(ranks)
+        self._record = record
+        self._now = now
+        self._first_failure: tuple[int, Ended] | None = None
+
+    async def start(self) -> None:
+        """Start all ranks. If one cannot start, the others are stopped, and its error is raised."""
+        real = [program for program in self.ranks if isinstance(program, ProviderProgram)]
+        if real:
+            await _connect(real)
+        results = await asyncio.gather(*(program.start() for program in self.ranks), return_exceptions=True)
+        for rank, result in enumerate(results):
+            if isinstance(result, BaseException):
+                await self.stop(0.0)
+                if isinstance(result, Rejected):
+                    raise Rejected(result.reason, f"Rank {rank} cannot start: {result}") from result
+                raise result
+
+    async def wait(self) -> Ended:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(self._wait(rank)) for rank in range(len(self.ranks))]
+        exits = [task.result() for task in waiting]
+        if self._first_failure is None:
+            return max(exits, key=lambda exit_: exit_.ended)
+        rank, exit_ = self._first_failure
+        ended = max(each.ended for each in exits)
+        message = f"Rank {rank} ended with exit code {exit_.code}. {exit_.message}".strip()
+        return msgspec.structs.replace(exit_, message=message, ended=ended)
+
+    async def stop(self, grace: float) -> None:
+        await asyncio.gather(*(program.stop(grace) for program in self.ranks))
+
+    async def remove_sandbox(self) -> None:
+        await asyncio.gather(*(program.remove_sandbox() for program in self.ranks))
+
+    def output(self) -> AsyncIterator[Output]:
+        return self.ranks[0].output()
+
+    async def _wait(self, rank: int) -> Ended:
+        exit_ = await self.ranks[rank].wait()
+        self._record(rank, exit_)
+        if exit_.code != 0 and self._first_failure is None:
+            self._first_failure = (rank, exit_)
+            others = (program for number, program in enumerate(self.ranks) if number != rank)
+            await asyncio.gather(*(program.stop(_GRACE_SECONDS) for program in others))
+        return exit_
+
+
+async def _connect(programs: Sequence[ProviderProgram]) -> None:
+    """Give each rank the addresses of all ranks."""
+    addresses = await asyncio.gather(*(program.prepare() for program in programs))
+    pods = [program.member.pod for program in programs]
+    hosts = tuple((address, _names(pod)) for address, pod in zip(addresses, pods, strict=True))
+    for rank, program in enumerate(programs):
+        program.member = member_of_gang(program.member, rank, hosts)
+
+
+def member_of_gang(member: Member, rank: int, hosts: tuple[tuple[str, tuple[str, ...]], ...]) -> Member:
+    """Return the member with the names of the other ranks, and with the variables that find rank 0."""
+    others = tuple(entry for number, entry in enumerate(hosts) if number != rank)
+    pod = msgspec.structs.replace(member.pod, hosts=(*member.pod.hosts, *others))
+    return Member(pod, _with_rank(member.container, rank, len(hosts), hosts[0][0]))
+
+
+def _with_rank(container: Container, rank: int, size: int, master: str) -> Container:
+    """Set the variables of a rank. Only MASTER_ADDR replaces the container's own value, which names a pod."""
+    defaults = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "NODE_RANK": str(rank),
+        "NNODES": str(size),
+        "MASTER_PORT": _MASTER_PORT,
+    }
+    env = {**defaults, **dict(container.env), "MASTER_ADDR": master}
+    return msgspec.structs.replace(container, env=tuple(env.items()))
+
+
+def _names(pod: Pod) -> tuple[str, ...]:
+    """Return the names under which a cluster would find the pod."""
+    if not pod.subdomain:
+        return (pod.hostname,)
+    short = f"{pod.hostname}.{pod.subdomain}"
+    local = f"{short}.{pod.namespace}"
+    return (f"{local}.svc.cluster.local", f"{local}.svc", local, short, pod.hostname)

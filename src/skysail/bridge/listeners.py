@@ -1,0 +1,83 @@
+"""Listening sockets of the bridge: one for each route, opened and closed as claims come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from skysail.bridge.http_proxy import HttpProxy
+from skysail.bridge.raw_proxy import RawProxy
+from skysail.bridge.routes import Route
+
+_BACKLOG = 512
+
+log = logging.getLogger(__name__)
+
+
+class Listeners:
+    """Listeners of all routes. `proxies` maps the name of a cloud to the way in which its instances are reached."""
+
+    def __init__(self, host: str, proxies: Mapping[str, RawProxy | HttpProxy]) -> None:
+        self._host = host
+        self._proxies = proxies
+        self._routes: dict[int, Route] = {}
+        self._servers: dict[int, asyncio.Server] = {}
+        self._web_servers: dict[int, web.Server] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self.failed: frozenset[int] = frozenset()
+
+    async def sync(self, routes: Mapping[int, Route]) -> None:
+        """Serve exactly these routes. Open connections are kept. Call it in one task at a time.
+
+        A port whose route has changed is closed first, so that no connection meets both.
+        """
+        served = {port: route for port, route in routes.items() if route.provider in self._proxies}
+        for port in [port for port, route in self._routes.items() if served.get(port) != route]:
+            await self._close(port)
+        failed = set()
+        for port, route in served.items():
+            if port not in self._servers:
+                try:
+                    await self._open(route)
+                except OSError as error:
+                    failed.add(port)
+                    log.warning("bridge port cannot be opened, retried", extra={"port": port, "why": str(error)})
+        self.failed = frozenset(failed)
+
+    async def close(self) -> None:
+        """Stop listening, and end all open connections."""
+        for port in list(self._servers):
+            await self._close(port)
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _open(self, route: Route) -> None:
+        loop, proxy = asyncio.get_running_loop(), self._proxies[route.provider]
+        listener = socket.create_server((self._host, route.port), backlog=_BACKLOG)
+        if isinstance(proxy, HttpProxy):
+            server = web.Server(functools.partial(proxy.serve, route), access_log=None)
+            self._web_servers[route.port] = server
+            self._servers[route.port] = await loop.create_server(server, sock=listener, backlog=_BACKLOG)
+        else:
+            connected = functools.partial(self._connected, proxy, route)
+            self._servers[route.port] = await asyncio.start_server(connected, sock=listener, backlog=_BACKLOG)
+        self._routes[route.port] = route
+
+    async def _close(self, port: int) -> None:
+        self._servers.pop(port).close()
+        del self._routes[port]
+        if (server := self._web_servers.pop(port, None)) is not None:
+            await server.shutdown(timeout=0.0)
+
+    def _connected(
+        self, proxy: RawProxy, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.create_task(proxy.serve(route, reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)

@@ -1,0 +1,70 @@
+"""Counts of connections and bytes by route, and the limits on open connections."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+from prometheus_client import Histogram
+
+from skysail.base.metrics import Metrics
+from skysail.base.names import Metric
+from skysail.bridge.routes import Route
+
+Outcome = Literal["ok", "limited", "unreachable", "aborted", "rejected"]
+
+
+class Traffic:
+    """Counters of one bridge. Series of routes that are gone are dropped, so that memory is bounded."""
+
+    def __init__(self, metrics: Metrics, *, max_connections: int, max_connections_per_route: int) -> None:
+        self._max_connections = max_connections
+        self._max_per_route = max_connections_per_route
+        self._open: Counter[tuple[str, ...]] = Counter()
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._bytes: Counter[tuple[str, ...]] = Counter()
+        self._routes = 0
+        self.connect_seconds: Histogram = metrics.add_histogram(Metric.BRIDGE_SECONDS)
+        labels = ("namespace", "owner", "port")
+        metrics.add_callback(Metric.BRIDGE_ROUTES, "", lambda: {"": self._routes})
+        metrics.add_labelled_callback(Metric.BRIDGE_OPEN, labels, lambda: self._open)
+        metrics.add_labelled_callback(Metric.BRIDGE_REQUESTS, (*labels, "outcome"), lambda: self._requests)
+        metrics.add_labelled_callback(Metric.BRIDGE_BYTES, (*labels, "direction"), lambda: self._bytes)
+
+    @property
+    def open_connections(self) -> int:
+        return self._open.total()
+
+    def admit(self, route: Route) -> bool:
+        """Count a new connection, unless a limit is reached. Call `leave` once for each admitted connection."""
+        series = _series(route)
+        if self._open.total() >= self._max_connections or self._open[series] >= self._max_per_route:
+            self.count(route, "limited")
+            return False
+        self._open[series] += 1
+        return True
+
+    def leave(self, route: Route) -> None:
+        series = _series(route)
+        self._open[series] -= 1
+        if not self._open[series]:
+            del self._open[series]
+
+    def count(self, route: Route, outcome: Outcome) -> None:
+        self._requests[*_series(route), outcome] += 1
+
+    def add_bytes(self, route: Route, direction: Literal["in", "out"], count: int) -> None:
+        self._bytes[*_series(route), direction] += count
+
+    def keep(self, routes: Mapping[int, Route]) -> None:
+        """Drop the series of all other routes, unless they have open connections."""
+        self._routes = len(routes)
+        kept = {_series(route) for route in routes.values()} | self._open.keys()
+        for counter in (self._requests, self._bytes):
+            for series in [series for series in counter if series[:3] not in kept]:
+                del counter[series]
+
+
+def _series(route: Route) -> tuple[str, ...]:
+    return route.namespace, route.owner, str(route.target_port)

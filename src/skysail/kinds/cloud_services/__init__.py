@@ -1,0 +1,1 @@
+"""Services whose pods run at clouds: EndpointSlices lead their traffic through the bridge."""

@@ -1,0 +1,107 @@
+"""Routes of a Service: from each of its ports, for each pod at a cloud, to a port of the pod. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from skysail.claims.bridging import bridge_ports, endpoint_slices
+from skysail.claims.bridging.endpoint_slices import Readiness, SlicePort
+from skysail.claims.types import CLOUD_INSTANCE, BridgePort, CloudInstance
+from skysail.core.actions import Apply, Delete, Manifest, Owner, PatchStatus
+from skysail.kinds.cloud_services.objects import Pod, ServicePort
+from skysail.kinds.cloud_services.snapshot import Snapshot
+from skysail.kube.api.resources import SERVICE
+
+Target = tuple[str, int]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One port of the Service for one pod: the port of the pod, and the port of the bridge, 0 if none is left."""
+
+    port: ServicePort
+    pod: Pod
+    claim: CloudInstance
+    target: int
+    bridge_port: int
+
+
+def targets(snapshot: Snapshot) -> Iterator[tuple[ServicePort, Pod, CloudInstance, int]]:
+    """Yield the port of each pod behind each TCP port of the Service. Pods without such a port are left out."""
+    for member in snapshot.members:
+        claim = member.claim
+        if claim is None or claim.spec.provider in snapshot.unreachable:
+            continue
+        for port in snapshot.object.spec.ports:
+            target = member.pod.port(port.target_port, port.port) if port.protocol == "TCP" else None
+            if target is not None:
+                yield port, member.pod, claim, target
+
+
+def routes(snapshot: Snapshot) -> tuple[Route, ...]:
+    return tuple(
+        Route(port, pod, claim, target, _bridge_port(snapshot, claim, target))
+        for port, pod, claim, target in targets(snapshot)
+    )
+
+
+def needs_port(claim: CloudInstance, target: int, shared: frozenset[Target]) -> bool:
+    """Return whether the claim has no bridge port for this port, or one that belongs to an older claim."""
+    entry = endpoint_slices.find_port(claim, target)
+    return entry is None or (claim.metadata.name, entry.port) in shared
+
+
+def assignments(snapshot: Snapshot, found: tuple[Route, ...]) -> Iterator[PatchStatus]:
+    """Yield one write for each claim that needs ports, before any slice names them."""
+    claims = {route.claim.metadata.name: route.claim for route in found}
+    for name, claim in claims.items():
+        added = [
+            BridgePort(target_port=route.target, port=route.bridge_port)
+            for route in found
+            if route.claim.metadata.name == name
+            and route.bridge_port
+            and needs_port(claim, route.target, snapshot.shared)
+        ]
+        if added:
+            ports = bridge_ports.with_ports(claim, added)
+            yield PatchStatus(CLOUD_INSTANCE.resource, claim, {"bridgePorts": msgspec.to_builtins(ports)})
+
+
+def slices(snapshot: Snapshot, found: tuple[Route, ...]) -> Iterator[Apply]:
+    owner = Owner(SERVICE, snapshot.object)
+    for route in found:
+        if route.bridge_port and snapshot.addresses:
+            yield Apply(endpoint_slices.ENDPOINT_SLICE, _manifest(snapshot, route), owner, enforce=True)
+
+
+def obsolete(snapshot: Snapshot, desired: tuple[Apply, ...]) -> Iterator[Delete]:
+    names = {apply.manifest["metadata"]["name"] for apply in desired}
+    for slice_ in snapshot.slices:
+        if slice_.metadata.name not in names and not slice_.metadata.is_deleting:
+            yield Delete(endpoint_slices.ENDPOINT_SLICE, slice_)
+
+
+def _bridge_port(snapshot: Snapshot, claim: CloudInstance, target: int) -> int:
+    entry = endpoint_slices.find_port(claim, target)
+    if entry is not None and not needs_port(claim, target, snapshot.shared):
+        return entry.port
+    return snapshot.proposals.get((claim.metadata.name, target), 0)
+
+
+def _manifest(snapshot: Snapshot, route: Route) -> Manifest:
+    metadata = snapshot.object.metadata
+    return endpoint_slices.manifest(
+        (metadata.namespace, metadata.name),
+        SlicePort(route.port.name, route.port.app_protocol),
+        route.claim,
+        route.bridge_port,
+        addresses=snapshot.addresses,
+        readiness=_readiness(snapshot, route),
+    )
+
+
+def _readiness(snapshot: Snapshot, route: Route) -> Readiness:
+    is_leaving = route.pod.metadata.is_deleting or route.claim.metadata.is_deleting
+    is_serving = route.pod.is_ready or snapshot.object.spec.publish_not_ready_addresses
+    return Readiness(ready=is_serving and not is_leaving, serving=is_serving, terminating=is_leaving)

@@ -1,0 +1,160 @@
+"""Reconciler of Services whose pods run at clouds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+
+import msgspec
+
+from skysail.base.names import Annotation
+from skysail.claims.bridging.bridge_addresses import BridgeAddresses
+from skysail.claims.bridging.bridge_ports import BridgePorts
+from skysail.claims.bridging.endpoint_slices import ENDPOINT_SLICE, SERVICE_NAME
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.core.actions import Event, Plan
+from skysail.core.controller import Controller
+from skysail.kinds.cloud_services.caches import Caches
+from skysail.kinds.cloud_services.objects import Pod, Service
+from skysail.kinds.cloud_services.plan import planner, routes
+from skysail.kinds.cloud_services.snapshot import Member, Snapshot
+from skysail.kube.api.objects import IndexKey, Key, Object
+from skysail.kube.api.rbac import PolicyRule, read_rule
+from skysail.kube.api.resources import POD, SERVICE
+from skysail.kube.cache.cache import Cache
+
+POLICY_RULES = (
+    read_rule(SERVICE),
+    PolicyRule(SERVICE, ("create", "delete", "patch")),
+    PolicyRule(SERVICE, ("patch",), subresource="status"),
+    # OwnerReferencesPermissionEnforcement requires this right to set blockOwnerDeletion, here and for pods.
+    PolicyRule(SERVICE, ("update",), subresource="finalizers"),
+    read_rule(POD),
+    PolicyRule(POD, ("patch",)),
+    PolicyRule(POD, ("update",), subresource="finalizers"),
+    read_rule(ENDPOINT_SLICE),
+    PolicyRule(ENDPOINT_SLICE, ("create", "delete", "patch")),
+    PolicyRule(CLOUD_INSTANCE.resource, ("patch",), subresource="status"),
+)
+# An instance of these states has a program to connect to.
+_CONNECTED = {"Running", "Terminating"}
+
+
+class CloudServiceReconciler:
+    """Reconciler of Services. `reachable` maps each provider to whether the bridge can connect to its instances."""
+
+    resource = SERVICE
+
+    def __init__(
+        self,
+        caches: Caches,
+        claims: Cache[CloudInstance],
+        ports: BridgePorts,
+        addresses: BridgeAddresses,
+        *,
+        reachable: Mapping[str, bool],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._caches = caches
+        self._claims = claims
+        self._ports = ports
+        self._addresses = addresses
+        self._reachable = reachable
+        self._now = now
+        self._enqueue: Callable[[Key], None] = lambda _: None
+
+    async def observe(self, key: Key) -> Snapshot | None:
+        service = self._caches.services.get(key)
+        if service is None:
+            return None
+        members = tuple(self._members(service))
+        slices = self._caches.slices.by("service", IndexKey(key.namespace, key.name))
+        if members:
+            await self._ports.load()
+        snapshot = Snapshot(
+            object=service,
+            now=self._now(),
+            members=members,
+            slices=tuple(slice_ for slice_ in slices if Annotation.LAST_APPLIED_HASH in _annotations(slice_)),
+            addresses=self._addresses.current,
+            shared=frozenset(self._shared(members)),
+            unreachable=frozenset(name for name, is_reachable in self._reachable.items() if not is_reachable),
+        )
+        return msgspec.structs.replace(snapshot, proposals=dict(self._proposals(snapshot)))
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return planner.plan(snapshot)
+
+    def on_rejected(self, snapshot: Snapshot, event: Event) -> Plan:
+        return planner.on_rejected(snapshot, event)
+
+    def connect(self, controller: Controller[Snapshot]) -> None:
+        """Enqueue Services when a fact changes that their routes depend on."""
+        self._enqueue = controller.queue.add
+        self._caches.services.subscribe(controller.enqueue_object)
+        for cache in self._caches.pods:
+            cache.subscribe(self._pod_changed)
+        self._claims.subscribe(self._claim_changed)
+        self._caches.slices.subscribe(self._slice_changed)
+        self._addresses.on_change(lambda: self._enqueue_services(self._caches.services.all()))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        self._enqueue_services(self._services(pod for pod in (old, new) if pod is not None))
+
+    def _claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
+        claim = new or old
+        if claim is not None and (old is None or new is None or old.status != new.status):
+            self._enqueue_services(self._services(self._pods_of(claim)))
+
+    def _slice_changed(self, old: Object | None, new: Object | None) -> None:
+        for slice_ in (old, new):
+            if slice_ is not None and (name := (slice_.metadata.labels or {}).get(SERVICE_NAME)):
+                self._enqueue(Key(slice_.metadata.namespace, name))
+
+    def _enqueue_services(self, services: Iterable[Service]) -> None:
+        for service in services:
+            self._enqueue(service.metadata.key)
+
+    def _members(self, service: Service) -> Iterator[Member]:
+        namespace = IndexKey(service.metadata.namespace, "")
+        for pod in (pod for cache in self._caches.pods for pod in cache.by("namespace", namespace)):
+            if service.leads_to(pod) and not pod.is_finished:
+                yield Member(pod, self._claim(pod))
+
+    def _claim(self, pod: Pod) -> CloudInstance | None:
+        """Return the claim of the pod's running instance. Claims name their owner, and tenants cannot write them."""
+        claims = self._claims.by("owner", pod.metadata.identity)
+        latest = max(claims, key=lambda claim: claim.spec.launch, default=None)
+        has_program = latest is not None and latest.status.state in _CONNECTED and latest.status.ready_time is not None
+        return latest if has_program else None
+
+    def _shared(self, members: Iterable[Member]) -> Iterator[tuple[str, int]]:
+        for claim in (member.claim for member in members if member.claim):
+            for entry in claim.status.bridge_ports:
+                if self._ports.is_shared(claim, entry.port):
+                    yield claim.metadata.name, entry.port
+
+    def _proposals(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, int], int]]:
+        if snapshot.object.is_headless:
+            return
+        for _, _, claim, target in routes.targets(snapshot):
+            if routes.needs_port(claim, target, snapshot.shared):
+                port = self._ports.propose(claim.metadata.name, target)
+                if port is not None:
+                    yield (claim.metadata.name, target), port
+
+    def _pods_of(self, claim: CloudInstance) -> list[Pod]:
+        return [pod for cache in self._caches.pods for pod in cache.by("uid", claim.spec.owner.identity)]
+
+    def _services(self, pods: Iterable[Pod]) -> list[Service]:
+        """Return the Services that lead to one of the pods, in the namespace of the pod."""
+        return [
+            service
+            for pod in pods
+            for service in self._caches.services.by("namespace", IndexKey(pod.metadata.namespace, ""))
+            if service.leads_to(pod)
+        ]
+
+
+def _annotations(object_: Object) -> dict[str, str]:
+    return object_.metadata.annotations or {}

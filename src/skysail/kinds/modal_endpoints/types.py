@@ -62,6 +62,9 @@ class ModalEndpointSpec(modal_fields.ModalPart, frozen=True):
     )
     env: modal_fields.Env = field(default_factory=dict)
     code: CodeField = None
+    port: Annotated[
+        int, Meta(ge=1, le=65535, description="Port of the server in the image, if the handler is `serve`.")
+    ] = 8000
 
 
 class ModalEndpointStatus(modal_fields.ModalPart, frozen=True, kw_only=True):

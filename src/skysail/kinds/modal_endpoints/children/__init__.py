@@ -1,0 +1,1 @@
+"""Pure: manifests of the children of endpoints and functions."""

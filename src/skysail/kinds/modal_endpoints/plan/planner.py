@@ -1,0 +1,68 @@
+"""Plan of a ModalEndpoint or ModalFunction: a Deployment of pods at Modal, a Service, and a ConfigMap of code. Pure.
+
+The Deployment is the revision engine: a new revision starts beside the serving one, which stays until the new one is
+ready. So an update that fails changes nothing for callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from skysail.base.names import Condition
+from skysail.core import conditions, finalizers
+from skysail.core.actions import Action, Apply, Create, Delete, Event, Owner, Plan
+from skysail.core.conditions import Value
+from skysail.kinds.modal_endpoints.children import manifests
+from skysail.kinds.modal_endpoints.desired import Desired
+from skysail.kinds.modal_endpoints.plan import failure
+from skysail.kinds.modal_endpoints.plan import status as status_module
+from skysail.kinds.modal_endpoints.snapshot import Snapshot
+from skysail.kinds.modal_endpoints.types import MODAL_ENDPOINT
+from skysail.kube.api.resources import CONFIG_MAP, DEPLOYMENT, SERVICE
+
+# A ConfigMap of the user is not watched, so it is read at intervals.
+_CODE_SECONDS = 15.0
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    root = snapshot.object
+    if root.metadata.is_deleting:
+        # The garbage collector deletes the children, and with each pod its instance.
+        return Plan(actions=finalizers.remove_legacy_finalizers(snapshot.kind.resource, root))
+    actions = tuple(_actions(snapshot, snapshot.desired)) if snapshot.desired is not None else ()
+    new = status_module.status(snapshot, failure.find(snapshot))
+    has_reference = root.spec.code is not None and root.spec.code.config_map_ref is not None
+    return Plan(
+        actions=actions,
+        status=new,
+        events=status_module.events(snapshot, new),
+        requeue_after=_CODE_SECONDS if has_reference else None,
+    )
+
+
+def on_rejected(snapshot: Snapshot, event: Event) -> Plan:
+    type_ = Condition.READY if snapshot.kind is MODAL_ENDPOINT else Condition.DEPLOYED
+    deployment = snapshot.deployment
+    if deployment is not None and deployment.status.available_replicas:
+        type_ = Condition.UPDATE_FAILED
+    value: Value = "True" if type_ is Condition.UPDATE_FAILED else "False"
+    old: Any = snapshot.object.status
+    new = conditions.set_condition(snapshot, old, type_, value, event.reason, event.message)
+    return Plan(status=new, events=(event,))
+
+
+def _actions(snapshot: Snapshot, desired: Desired) -> Iterator[Action]:
+    """Yield the writes in order: the code before the pods that mount it, old code only after its last pod."""
+    owner = Owner(snapshot.kind.resource, snapshot.object)
+    if desired.files:
+        yield Create(CONFIG_MAP, manifests.config_map(snapshot.object, desired), owner)
+    yield Apply(SERVICE, manifests.service(snapshot.object, desired), owner, enforce=True)
+    yield Apply(DEPLOYMENT, manifests.deployment(snapshot.object, desired), owner, enforce=True)
+    deployment = snapshot.deployment
+    if deployment is None or not deployment.is_rolled_out(desired.revision):
+        return
+    current = manifests.config_map_name(snapshot.object, desired.revision)
+    for config_map in snapshot.config_maps:
+        if config_map.metadata.name != current and not config_map.metadata.is_deleting:
+            yield Delete(CONFIG_MAP, config_map)

@@ -1,0 +1,112 @@
+"""Status of an endpoint or function. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skysail.base.names import Condition, EventReason, Reason
+from skysail.base.timestamps import timestamp
+from skysail.core import conditions
+from skysail.core.actions import Event
+from skysail.kinds.modal_endpoints.children import manifests
+from skysail.kinds.modal_endpoints.plan.failure import Problem
+from skysail.kinds.modal_endpoints.snapshot import Snapshot
+from skysail.kinds.modal_endpoints.types import MODAL_ENDPOINT
+
+_DEPLOYING = "The new revision is being deployed."
+
+
+def status(snapshot: Snapshot, problem: Problem | None) -> Any:
+    """Return the new status. An older revision serves while the next one fails, and the status says both."""
+    available = snapshot.deployment.status.available_replicas if snapshot.deployment else 0
+    is_rolled_out = _is_rolled_out(snapshot)
+    main = Condition.READY if snapshot.kind is MODAL_ENDPOINT else Condition.DEPLOYED
+    old: Any = snapshot.object.status
+    if available:
+        new = conditions.set_condition(snapshot, old, main, "True", Reason.SERVED, _served(snapshot))
+    else:
+        reason, message = (problem.reason, problem.message) if problem else (Reason.ROLLING_OUT, _DEPLOYING)
+        new = conditions.set_condition(snapshot, old, main, "False", str(reason), message)
+    works = f"Skysail works on this {snapshot.kind.resource.kind}."
+    new = conditions.set_condition(snapshot, new, Condition.ACCEPTED, "True", Reason.ACCEPTED, works)
+    new = _update_failed(snapshot, new, problem, is_serving=bool(available), is_rolled_out=is_rolled_out)
+    phase = _phase(snapshot, is_serving=bool(available), problem=problem)
+    return _fields(snapshot, new, phase, available, problem)
+
+
+def events(snapshot: Snapshot, new: Any) -> tuple[Event, ...]:
+    """Return an event for each change that a user wants to know."""
+    old: Any = snapshot.object.status
+    found = []
+    for type_, value, reason, is_warning in (
+        (Condition.READY, "True", EventReason.DEPLOYED, False),
+        (Condition.DEPLOYED, "True", EventReason.DEPLOYED, False),
+        (Condition.READY, "False", "", True),
+        (Condition.DEPLOYED, "False", "", True),
+        (Condition.UPDATE_FAILED, "True", EventReason.UPDATE_FAILED, True),
+    ):
+        row, previous = (conditions.find_condition(each.conditions, type_) for each in (new, old))
+        if (
+            row is None
+            or row.status != value
+            or (previous and (previous.status, previous.reason) == (value, row.reason))
+        ):
+            continue
+        if not (is_warning and row.reason == Reason.ROLLING_OUT):
+            found.append(Event(str(reason or row.reason), row.message, warning=is_warning))
+    return tuple(found)
+
+
+def url(snapshot: Snapshot) -> str:
+    name = manifests.service_name(snapshot.object)
+    return f"http://{name}.{snapshot.object.metadata.namespace}.svc.cluster.local"
+
+
+def _served(snapshot: Snapshot) -> str:
+    return f"Requests to {url(snapshot)} are answered."
+
+
+def _is_rolled_out(snapshot: Snapshot) -> bool:
+    desired, deployment = snapshot.desired, snapshot.deployment
+    return desired is not None and deployment is not None and deployment.is_rolled_out(desired.revision)
+
+
+def _update_failed(
+    snapshot: Snapshot, status_: Any, problem: Problem | None, *, is_serving: bool, is_rolled_out: bool
+) -> Any:
+    """Set the condition while an older revision serves and the new one cannot."""
+    present = conditions.find_condition(status_.conditions, Condition.UPDATE_FAILED)
+    if is_serving and problem is not None and not is_rolled_out:
+        return conditions.set_condition(
+            snapshot, status_, Condition.UPDATE_FAILED, "True", str(problem.reason), problem.message
+        )
+    if present is not None and present.status == "True" and (is_rolled_out or problem is None):
+        return conditions.set_condition(
+            snapshot, status_, Condition.UPDATE_FAILED, "False", Reason.UPDATED, "The last update succeeded."
+        )
+    return status_
+
+
+def _phase(snapshot: Snapshot, *, is_serving: bool, problem: Problem | None) -> str:
+    if is_serving:
+        return "Ready" if snapshot.kind is MODAL_ENDPOINT else "Deployed"
+    return "Failed" if problem is not None and problem.is_fatal else "Pending"
+
+
+def _fields(snapshot: Snapshot, new: Any, phase: str, available: int, problem: Problem | None) -> Any:
+    common = {"phase": phase, "simulated": snapshot.is_simulated}
+    if snapshot.kind is MODAL_ENDPOINT:
+        known = new.endpoint_url or (url(snapshot) if available else "")
+        return msgspec.structs.replace(new, **common, endpoint_url=known, ready_replicas=available)
+    now = timestamp(snapshot.now)
+    message = _served(snapshot) if available else problem.message if problem else _DEPLOYING
+    return msgspec.structs.replace(
+        new,
+        **common,
+        function_url=new.function_url or (url(snapshot) if available else ""),
+        message=message,
+        created_at=new.created_at or now,
+        deployed_at=new.deployed_at or (now if available else ""),
+    )

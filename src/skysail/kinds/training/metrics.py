@@ -42,6 +42,7 @@ class TrainingMetrics:
         metrics.add_labelled_callback(Metric.TRAINING_JOB_ATTEMPTS, ("namespace", "cause"), lambda: self._attempts)
         metrics.add_labelled_callback(Metric.TRAINING_JOB_LOST, named, lambda: self._lost)
         metrics.add_labelled_callback(Metric.TRAINING_JOB_STATE, (*each, "state"), self._states)
+        metrics.add_labelled_callback(Metric.TRAINING_JOB_STALLED, each, lambda: self._each(_stalled))
         metrics.add_labelled_callback(Metric.TRAINING_JOB_GPUS, named, lambda: self._allocated(gpus=True))
         metrics.add_labelled_callback(Metric.TRAINING_JOB_WORKERS, named, lambda: self._allocated(gpus=False))
         metrics.add_labelled_callback(Metric.TRAINING_JOB_PROGRESS, each, lambda: self._each(_percent))
@@ -114,6 +115,11 @@ def _named(job: TrainingJob) -> tuple[str, str]:
 def _reason(job: TrainingJob) -> str:
     condition = conditions.find_condition(job.status.conditions, Condition.SUCCEEDED)
     return condition.reason if condition else ""
+
+
+def _stalled(job: TrainingJob) -> float | None:
+    condition = conditions.find_condition(job.status.conditions, Condition.STALLED)
+    return 1.0 if condition is not None and condition.status == "True" else None
 
 
 def _percent(job: TrainingJob) -> float | None:

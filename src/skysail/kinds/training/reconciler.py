@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 import msgspec
 
 from skysail.base.names import Label
+from skysail.claims.types import CloudInstance
 from skysail.core import pod_pending
 from skysail.core.actions import Event, Plan
 from skysail.core.live_reads import check_current, find_child, list_labelled, newest_versions
@@ -64,8 +65,16 @@ def _nothing_to_read(_: IndexKey) -> bool:
     return True
 
 
+def _no_claims(_: str) -> tuple[CloudInstance, ...]:
+    """Return no claims: without clouds there are none."""
+    return ()
+
+
 class TrainingJobReconciler:
-    """Reconciler of TrainingJobs. `is_settled`: whether all checkpoints printed by finished pods are recorded."""
+    """Reconciler of TrainingJobs. `is_settled`: whether all checkpoints printed by finished pods are recorded.
+
+    `claims`: the claims of a pod at a cloud, by its UID.
+    """
 
     resource = TRAINING_JOB.resource
 
@@ -86,6 +95,7 @@ class TrainingJobReconciler:
         self._config = config
         self._gangs = GangObserver(client, caches.gangs, serves)
         self._is_settled = is_settled
+        self.claims: Callable[[str], Iterable[CloudInstance]] = _no_claims
 
     async def observe(self, key: Key) -> Snapshot | None:
         job = self._caches.training.get(key)
@@ -105,7 +115,7 @@ class TrainingJobReconciler:
             return snapshot
         number = attempts.active_number(snapshot)
         if number is not None:
-            return await self._with_live_children(snapshot, number)
+            return await self._with_live_children(self._with_claims(snapshot, number), number)
         if not planner.can_start_attempt(snapshot):
             return snapshot
         previous = self._predecessor(job)
@@ -134,6 +144,12 @@ class TrainingJobReconciler:
                 pods = (pod for pod in self._caches.pods.by("training", previous) if not pod.is_finished)
                 return NameHolder(name, tuple(sorted(pod.metadata.name for pod in pods)))
         return None
+
+    def _with_claims(self, snapshot: Snapshot, number: int) -> Snapshot:
+        """Add the claims of the attempt's pods, each once: the pods of a gang have one claim."""
+        pods = snapshot.run(number).pods
+        found = {claim.metadata.name: claim for pod in pods for claim in self.claims(pod.metadata.uid)}
+        return msgspec.structs.replace(snapshot, claims=tuple(found[name] for name in sorted(found)))
 
     async def _with_live_children(self, snapshot: Snapshot, number: int) -> Snapshot:
         """Read missing parts of the attempt from the API server: an attempt must not end because a cache lags."""
@@ -211,7 +227,7 @@ class TrainingJobReconciler:
     async def _has_lost_checkpoint(self, job: TrainingJob) -> bool:
         """Return whether the PVC of the newest checkpoint was deleted. A new PVC of the same name is empty."""
         checkpoint = job.status.checkpoint
-        if checkpoint is None or not volumes.is_reachable(job, checkpoint):
+        if checkpoint is None or checkpoint.provider or not volumes.is_reachable(job, checkpoint):
             return False
         name = volumes.checkpoint_claim_name(job)
         pvc = await self._client.find(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from skysail.claims.types import CloudInstance
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children.progress_endpoint import TrainingConfig
@@ -44,7 +45,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     preflight error of a spec that no attempt has used yet. `gang`: objects of the gang scheduler. `config`: settings
     for
     all TrainingJobs. `progress_flushed`: all reports of finished pods are written. `has_lost_checkpoint`: the newest
-    checkpoint was deleted with its PVC. The last two are read only if the next step depends on them.
+    checkpoint was deleted with its PVC. The last two are read only if the next step depends on them. `claims`: claims
+    of the current attempt's pods at clouds.
     """
 
     object: TrainingJob
@@ -61,6 +63,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gang: GangState = GangState()
     config: TrainingConfig = TrainingConfig()
     progress_flushed: bool = True
+    claims: tuple[CloudInstance, ...] = ()
     has_lost_checkpoint: bool = False
 
     def run(self, number: int) -> AttemptState:

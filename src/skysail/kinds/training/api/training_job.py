@@ -139,7 +139,7 @@ class TrainingJobSpec(fields.ApiStruct, frozen=True):
         Framework, Meta(description="Machine-learning framework. Immutable.", extra_json_schema=_FRAMEWORK_RULES)
     ]
     image: Annotated[fields.Image, Meta(description="Container image for training.")]
-    command: Annotated[fields.Words, Meta(min_length=1, description="Training command.")]
+    command: Annotated[fields.Words, Meta(description="Training command. Empty: the image's entrypoint.")]
     args: Annotated[fields.Words, Meta(description="Arguments of the command.")] = ()
     workers: Annotated[Workers, Meta(description="Number of worker pods. May be changed while the job runs.")] = 1
     gpu_per_worker: Annotated[int, Meta(ge=0, le=8, description="GPUs of each worker.")] = 0
@@ -228,6 +228,9 @@ class LatestCheckpoint(fields.ApiStruct, frozen=True, kw_only=True):
     claim_name: Annotated[
         fields.Name | None, Meta(description="PVC that contains the checkpoint. Absent: unknown.")
     ] = None
+    provider: Annotated[
+        fields.ShortText, Meta(description="Cloud whose volume contains the checkpoint. Empty: it is in the cluster.")
+    ] = ""
 
 
 class Attempt(fields.ApiStruct, frozen=True, kw_only=True):
@@ -247,6 +250,13 @@ class Attempt(fields.ApiStruct, frozen=True, kw_only=True):
     spec_hash: Annotated[
         fields.ShortText, Meta(description="Hash of the spec of the attempt, without the number of workers.")
     ] = ""
+    provider: Annotated[
+        fields.ShortText | None,
+        Meta(description="Cloud where the attempt runs, or `cluster`. Absent: no pod has a node yet."),
+    ] = None
+    usd_total: Annotated[
+        fields.Usd | None, Meta(description="Cost of the attempt's ended instances in US dollars.")
+    ] = None
 
 
 class Metric(fields.ApiStruct, frozen=True, kw_only=True):
@@ -284,6 +294,19 @@ class Progress(fields.ApiStruct, frozen=True, kw_only=True):
     last_updated_time: Annotated[fields.Time | None, Meta(description="Time of the last report.")] = None
 
 
+class CloudPlacement(fields.ApiStruct, frozen=True, kw_only=True):
+    """Cloud where the job runs, and its cost."""
+
+    provider: Annotated[fields.ShortText, Meta(description="Name of the cloud.")]
+    node: Annotated[fields.ShortText, Meta(description="Node that stands for the cloud.")] = ""
+    usd_per_hour: Annotated[
+        fields.Usd | None, Meta(description="Price of all running instances in US dollars per hour.")
+    ] = None
+    usd_total: Annotated[
+        fields.Usd | None, Meta(description="Cost of the ended instances of all attempts in the status in US dollars.")
+    ] = None
+
+
 class TrainingJobStatus(fields.ApiStruct, frozen=True, kw_only=True):
     """Observed state of the job."""
 
@@ -302,6 +325,9 @@ class TrainingJobStatus(fields.ApiStruct, frozen=True, kw_only=True):
     failure: Annotated[Failure | None, Meta(description="Pod that failed last.")] = None
     progress: Annotated[Progress | None, Meta(description="Progress that the training reported.")] = None
     checkpoint: Annotated[LatestCheckpoint | None, Meta(description="Newest complete checkpoint.")] = None
+    cloud: Annotated[CloudPlacement | None, Meta(description="Cloud where the job runs. Absent: in the cluster.")] = (
+        None
+    )
 
 
 class TrainingJob(Object, frozen=True, gc=False, rename="camel"):
@@ -325,6 +351,8 @@ TRAINING_JOB = CustomKind(
         Column("Phase", ".status.phase"),
         Column("%", ".status.progress.percent", "integer", "Progress in percent.", priority=1),
         Column("Checkpoint", ".status.checkpoint.step", "integer", "Step of the newest checkpoint.", priority=1),
+        Column("Cloud", ".status.cloud.provider", priority=1),
+        Column("USD/h", ".status.cloud.usdPerHour", "number", "Price of all running instances.", priority=1),
         Column("Retries", ".status.retries", "integer", priority=1),
         Column("Why", '.status.conditions[?(@.type=="Running")].message', priority=1),
     ),

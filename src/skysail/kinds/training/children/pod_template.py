@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from skysail.base.names import Annotation
+from skysail.claims.requirements.annotations import inherit
+from skysail.claims.requirements.types import OwnerLink
 from skysail.core.actions import Manifest
 from skysail.kinds.training.api.training_job import LatestCheckpoint, TrainingJob, TrainingJobSpec
 from skysail.kinds.training.children import naming, progress_endpoint
@@ -15,7 +18,7 @@ from skysail.kinds.training.children.frameworks.base import INDEX_VARIABLE, Worl
 from skysail.kinds.training.children.pod_template_merge import merge
 from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint
 from skysail.kinds.training.children.replica_groups import GPU, ReplicaGroup
-from skysail.kinds.training.children.volumes import checkpoint_directory, volumes
+from skysail.kinds.training.children.volumes import checkpoint_directory, has_cloud_volume, volumes
 from skysail.kinds.training.objects import INDEX_LABEL
 from skysail.kube.api.env_escape import literal
 from skysail.kube.api.fields import PodTemplate
@@ -42,10 +45,32 @@ def build(
     if not world.is_single_pod:
         spec["subdomain"] = naming.service(world.name)
     metadata: Manifest = {"labels": {**desired.metadata.labels, **labels}}
-    annotations = {**desired.metadata.annotations, **(progress_endpoint.ca_annotation(reports) if reports else {})}
+    ours = {**(progress_endpoint.ca_annotation(reports) if reports else {}), **_at_a_cloud(job, resume)}
+    annotations = {**_inherited(job, desired), **desired.metadata.annotations, **ours}
     if annotations:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": spec}
+
+
+def _inherited(job: TrainingJob, desired: PodTemplate) -> dict[str, str]:
+    """Return the annotations of the job that ask for a cloud, as far as its template says nothing else."""
+    own = OwnerLink(kind="Pod", name="", annotations=desired.metadata.annotations, labels=desired.metadata.labels)
+    metadata = job.metadata
+    asked = OwnerLink(
+        kind="TrainingJob", name=metadata.name, annotations=metadata.annotations or {}, labels=metadata.labels or {}
+    )
+    return inherit([own, asked])
+
+
+def _at_a_cloud(job: TrainingJob, resume: LatestCheckpoint | None) -> dict[str, str]:
+    """Return the annotations by which the node of a cloud finds the volume and the checkpoint of the job."""
+    if not has_cloud_volume(job):
+        return {}
+    found = {Annotation.CHECKPOINT_VOLUME.value: job.metadata.uid}
+    if resume is not None and resume.provider:
+        known = {"provider": resume.provider, "path": resume.path, "step": resume.step}
+        found[Annotation.CLOUD_CHECKPOINT.value] = msgspec.json.encode(known).decode()
+    return found
 
 
 def env_vars(world: WorldInfo, replica_group: ReplicaGroup, resume: LatestCheckpoint | None) -> list[Manifest]:
@@ -117,7 +142,8 @@ def _checkpoints(spec: TrainingJobSpec, resume: LatestCheckpoint | None) -> dict
     found: dict[str, str] = {}
     if directory := checkpoint_directory(spec):
         found = {"CHECKPOINT_DIR": literal(directory), "CHECKPOINT_INTERVAL": str(spec.checkpoint_interval)}
-    if resume is not None:
+    # The node of a cloud sets these for a checkpoint that is there.
+    if resume is not None and not resume.provider:
         found["RESUME_FROM"] = literal(resume.path)
         if resume.step is not None:
             found["RESUME_STEP"] = str(resume.step)

@@ -6,6 +6,7 @@ is an annotation of the pod, so that no further object is needed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import msgspec
@@ -30,10 +31,14 @@ class ProgressEndpoint(msgspec.Struct, frozen=True):
 
 
 class TrainingConfig(msgspec.Struct, frozen=True):
-    """Settings for all TrainingJobs. Without `reporting` there is no progress server."""
+    """Settings for all TrainingJobs. Without `reporting` there is no progress server.
+
+    `cloud_nodes`: providers by the names of the nodes that stand for clouds.
+    """
 
     reporting: ProgressEndpoint | None = None
     stall: timedelta = timedelta(minutes=15)
+    cloud_nodes: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def path(key: Key) -> str:

@@ -55,9 +55,17 @@ def checkpoint_claim_name(job: TrainingJob) -> str:
     return _checkpoint(job.spec).claim_name or naming.checkpoints(job.metadata.name)
 
 
+def has_cloud_volume(job: TrainingJob) -> bool:
+    """Return whether checkpoints are in a volume of the cloud where the job runs. A PVC of the user stays here."""
+    return bool(checkpoint_directory(job.spec)) and not _checkpoint(job.spec).claim_name
+
+
 def is_reachable(job: TrainingJob, checkpoint: LatestCheckpoint) -> bool:
     """Return whether new pods of the job can read the checkpoint: path and PVC may have changed."""
-    is_there = checkpoint.claim_name in {None, checkpoint_claim_name(job)}
+    if checkpoint.provider:
+        is_there = has_cloud_volume(job)
+    else:
+        is_there = checkpoint.claim_name in {None, checkpoint_claim_name(job)}
     return is_there and is_within(checkpoint.path, checkpoint_directory(job.spec))
 
 

@@ -30,6 +30,7 @@ from skysail.kinds.training.children.volumes import is_reachable
 from skysail.kinds.training.objects import EVALUATOR, Job, Pod
 from skysail.kinds.training.plan import (
     attempts,
+    cloud_placement,
     completion,
     failure,
     gang_admission,
@@ -114,10 +115,13 @@ def _plan_active_attempt(snapshot: Snapshot, attempt: AttemptState) -> Plan:
     since = _ran_since(snapshot, attempt)
     if since is not None:
         current = attempts.mark_running(current, since)
+    current = cloud_placement.record(snapshot, attempt, current)
     ending = attempt_end(snapshot, attempt)
-    return (
+    made = (
         _continue_attempt(snapshot, attempt, current) if ending is None else _close_attempt(snapshot, current, ending)
     )
+    notes = cloud_placement.events(previous, current)
+    return msgspec.structs.replace(made, events=(*notes, *made.events)) if notes else made
 
 
 def _continue_attempt(snapshot: Snapshot, attempt: AttemptState, current: TrainingJobStatus) -> Plan:

@@ -1,4 +1,4 @@
-"""Log watcher: finds checkpoint lines in the logs of pods that may print them. Runs in the leader.
+"""Log watcher: finds lines about checkpoints and progress in the logs of pods that may print them. Runs in the leader.
 
 Stateless: a new watcher reads each log from the checkpoint in the status, or from the beginning. So it finds lines that
 were printed while no operator ran, if the pod still exists.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import datetime
 
 import msgspec
@@ -25,7 +25,16 @@ from skysail.kinds.training.children.replica_groups import is_elastic, replica_g
 from skysail.kinds.training.children.volumes import checkpoint_directory
 from skysail.kinds.training.objects import Pod
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
-from skysail.kinds.training.progress.report import MARK, InvalidReport, Report, parse_log_line, to_status
+from skysail.kinds.training.progress.report import (
+    MARK,
+    PROGRESS_MARK,
+    InvalidReport,
+    Report,
+    parse_log_line,
+    parse_progress_line,
+    report,
+    to_status,
+)
 from skysail.kinds.training.progress.status_writer import StatusWriter
 from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.api.resources import POD
@@ -33,6 +42,7 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound
 from skysail.kube.client.transport import Stream
 
+_MARKS = (MARK, PROGRESS_MARK)
 _MAX_LINE_LENGTH = 65536
 _MAX_BACKOFF = 30.0
 # A log ends shortly after its container. A node that does not answer must not delay the next attempt for longer.
@@ -62,11 +72,19 @@ class _Following(msgspec.Struct, frozen=True):
 class CheckpointLogWatcher:
     """Log watcher with one task per pod, by the UID of the pod."""
 
-    def __init__(self, client: Client, caches: Caches, status_writer: StatusWriter, recorder: EventRecorder) -> None:
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        status_writer: StatusWriter,
+        recorder: EventRecorder,
+        cloud_nodes: Mapping[str, str] | None = None,
+    ) -> None:
         self._client = client
         self._caches = caches
         self._status_writer = status_writer
         self._recorder = recorder
+        self._cloud_nodes = cloud_nodes or {}
         self._tasks: asyncio.TaskGroup | None = None
         self._begun = False
         self._followed: dict[str, _Following] = {}
@@ -116,7 +134,7 @@ class CheckpointLogWatcher:
     def _follow(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         job = self._job(pod)
-        if self._tasks is None or uid in self._followed or job is None or not may_report(job, pod):
+        if self._tasks is None or uid in self._followed or job is None or not may_report(job, pod, self._cloud_nodes):
             return
         task = self._tasks.create_task(self._read_to_end(pod, _known(job, pod)), name=f"log of {pod.metadata.key}")
         self._followed[uid] = _Following(pod.metadata.key, job.metadata.identity, task)
@@ -129,8 +147,8 @@ class CheckpointLogWatcher:
             try:
                 async for log_line in self._log(pod, since):
                     since = log_line.time or since
-                    if MARK in log_line.text:
-                        self._enqueue_checkpoint(pod, log_line)
+                    if any(mark in log_line.text for mark in _MARKS):
+                        self._enqueue_report(pod, log_line)
                 if has_ended:
                     break
             except NotFound:
@@ -156,19 +174,30 @@ class CheckpointLogWatcher:
             async for log_line in lines(stream):
                 yield log_line
 
-    def _enqueue_checkpoint(self, pod: Pod, log_line: LogLine) -> None:
+    def _enqueue_report(self, pod: Pod, log_line: LogLine) -> None:
         job = self._job(pod)
         if job is None:
             return
+        is_progress = PROGRESS_MARK in log_line.text
         try:
-            saved_checkpoint = parse_log_line(log_line.text)
-            if saved_checkpoint is not None and log_line.time:
-                self._status_writer.enqueue(job, Report(checkpoint=to_status(job, saved_checkpoint, log_line.time)))
+            found = self._report(job, pod, log_line)
+            if found is not None and log_line.time:
+                self._status_writer.enqueue(job, found)
         except InvalidReport as error:
-            message = f"Pod {pod.metadata.name} printed an invalid checkpoint. {error}"
-            self._recorder.record(
-                TRAINING_JOB.resource, job, Event(EventReason.INVALID_CHECKPOINT, message, warning=True)
-            )
+            reason = EventReason.INVALID_PROGRESS if is_progress else EventReason.INVALID_CHECKPOINT
+            what = "progress line" if is_progress else "checkpoint"
+            message = f"Pod {pod.metadata.name} printed an invalid {what}. {error}"
+            self._recorder.record(TRAINING_JOB.resource, job, Event(reason, message, warning=True))
+
+    def _report(self, job: TrainingJob, pod: Pod, log_line: LogLine) -> Report | None:
+        provider = self._cloud_nodes.get(pod.spec.node_name, "")
+        body = parse_progress_line(log_line.text)
+        if body is not None:
+            return report(job, body, log_line.time, provider)
+        saved_checkpoint = parse_log_line(log_line.text)
+        if saved_checkpoint is None:
+            return None
+        return Report(checkpoint=to_status(job, saved_checkpoint, log_line.time, provider))
 
     def _job(self, pod: Pod) -> TrainingJob | None:
         found = [job for key in training_jobs(pod) for job in self._caches.training.by("uid", key)]
@@ -179,9 +208,13 @@ class CheckpointLogWatcher:
         return pod is None or pod.is_finished
 
 
-def may_report(job: TrainingJob, pod: Pod) -> bool:
-    """Return whether this pod may print checkpoints: rank 0, or any elastic worker, because their ranks are unknown."""
-    if not checkpoint_directory(job.spec) or pod.started_at is None or job.status.phase in FINISHED_PHASES:
+def may_report(job: TrainingJob, pod: Pod, cloud_nodes: Collection[str] = ()) -> bool:
+    """Return whether this pod may print reports: rank 0, or any elastic worker, because their ranks are unknown.
+
+    A pod at a cloud can print its progress even if it saves no checkpoints.
+    """
+    has_lines = bool(checkpoint_directory(job.spec)) or pod.spec.node_name in cloud_nodes
+    if not has_lines or pod.started_at is None or job.status.phase in FINISHED_PHASES:
         return False
     if job.status.attempts and pod.attempt < job.status.attempts[-1].number:
         return False
@@ -190,13 +223,13 @@ def may_report(job: TrainingJob, pod: Pod) -> bool:
 
 
 async def lines(stream: Stream) -> AsyncIterator[LogLine]:
-    """Yield each line with the mark, and the last line of each chunk for its timestamp."""
+    """Yield each line with a mark, and the last line of each chunk for its timestamp."""
     rest = b""
     async for chunk in stream:
         *whole, rest = (rest + chunk).split(b"\n")
         rest = rest[:_MAX_LINE_LENGTH]
         for place, raw in enumerate(whole, 1):
-            if place == len(whole) or MARK.encode() in raw:
+            if place == len(whole) or any(mark.encode() in raw for mark in _MARKS):
                 yield _printed(raw)
     if rest:
         yield _printed(rest)

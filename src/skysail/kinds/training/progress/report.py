@@ -1,12 +1,13 @@
 """Report of a pod: progress and complete checkpoints. Pure.
 
 The body follows the progress protocol of Kubeflow Trainer, so that its clients work unchanged; `checkpoint` is an
-extension. A program that sends no requests prints one line instead: `skysail-checkpoint step=120
-path=/checkpoints/120`.
+extension. A program that sends no requests, such as one at a cloud, prints lines instead: `skysail-checkpoint step=120
+path=/checkpoints/120` and `skysail-progress {"trainerStatus": {"progressPercentage": 42}}`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from skysail.kinds.training.children.volumes import checkpoint_claim_name, check
 from skysail.kube.api import fields
 
 MARK = "skysail-checkpoint "
+PROGRESS_MARK = "skysail-progress "
 _EPOCH = ("current_epoch", "epoch")
 _STEP = ("current_step", "global_step", "step")
 _MAX_EPOCH = 2**31 - 1
@@ -39,6 +41,10 @@ class TrainerStatus(fields.ApiStruct, frozen=True, kw_only=True):
     estimated_remaining_seconds: fields.Seconds | None = None
     metrics: Annotated[tuple[Metric, ...], Meta(max_length=_MAX_METRICS)] = ()
     last_updated_time: fields.ShortText | None = None
+
+
+class _BareStatus(TrainerStatus, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Trainer's status without the field around it."""
 
 
 class SavedCheckpoint(fields.ApiStruct, frozen=True, kw_only=True):
@@ -79,13 +85,32 @@ def parse(body: bytes) -> RequestBody:
     return parsed
 
 
-def report(job: TrainingJob, request_body: RequestBody, at: str) -> Report:
-    """Return the report. Raises InvalidReport for a checkpoint that a later attempt could not find."""
+def parse_progress_line(text: str) -> RequestBody | None:
+    """Return the body of a printed line, or None for any other line. Raises InvalidReport.
+
+    Text such as a logger prefix may come first. Trainer's status may be the whole body.
+    """
+    previous, mark, body = text.partition(PROGRESS_MARK)
+    if not mark or (previous and previous[-1].isalnum()):
+        return None
+    try:
+        return parse(body.encode())
+    except InvalidReport:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+            return RequestBody(trainer_status=msgspec.json.decode(body, type=_BareStatus))
+        raise
+
+
+def report(job: TrainingJob, request_body: RequestBody, at: str, provider: str = "") -> Report:
+    """Return the report of a pod at `provider`, or in the cluster.
+
+    Raises InvalidReport for a checkpoint that a later attempt could not find.
+    """
     trainer = request_body.trainer_status
     checkpoint = request_body.checkpoint
     return Report(
         progress=None if trainer is None else _progress(trainer),
-        checkpoint=None if checkpoint is None else to_status(job, checkpoint, at),
+        checkpoint=None if checkpoint is None else to_status(job, checkpoint, at, provider),
     )
 
 
@@ -104,8 +129,8 @@ def parse_log_line(text: str) -> SavedCheckpoint | None:
     return SavedCheckpoint(path=path, step=None if step is None else _step(step))
 
 
-def to_status(job: TrainingJob, checkpoint: SavedCheckpoint, at: str) -> LatestCheckpoint:
-    """Return the checkpoint for the status.
+def to_status(job: TrainingJob, checkpoint: SavedCheckpoint, at: str, provider: str = "") -> LatestCheckpoint:
+    """Return the checkpoint for the status. `provider` is the cloud whose volume contains it.
 
     Raises InvalidReport for a path outside the volume, which is lost with the pod.
     """
@@ -126,8 +151,10 @@ def to_status(job: TrainingJob, checkpoint: SavedCheckpoint, at: str) -> LatestC
             f"The checkpoint {checkpoint.path} is outside spec.checkpointDir ({directory}): save it below that "
             "directory, where the next attempt finds it."
         )
-    claim = checkpoint_claim_name(job)
-    return LatestCheckpoint(path=checkpoint.path, step=checkpoint.step, save_time=at, claim_name=claim)
+    claim = None if provider else checkpoint_claim_name(job)
+    return LatestCheckpoint(
+        path=checkpoint.path, step=checkpoint.step, save_time=at, claim_name=claim, provider=provider
+    )
 
 
 def merge(previous: Progress | None, after: Progress | None) -> Progress | None:

@@ -19,8 +19,9 @@ from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT, SpendAccount
 from skysail.claims.orphan_collector import OrphanCollector
 from skysail.claims.policy_reconciler import OffloadPolicyReconciler
-from skysail.claims.provider import ClaimProvider, OfferLimits
+from skysail.claims.provider import ClaimProvider
 from skysail.claims.reconciler import CloudInstanceReconciler, Owners, ProcessState
+from skysail.claims.requirements.cloud_requirements import OfferLimits
 from skysail.claims.requirements.types import RUNPOD
 from skysail.claims.tracking import cloud_calls
 from skysail.claims.tracking.cloud_calls import CloudCalls
@@ -136,8 +137,9 @@ class ClaimManager:
         provider = ClaimProvider(
             self._client, inventory.cloud, self._claims, self.orders, cluster=claim_settings.cluster, wake=self._changed
         )
-        provider.offers = partial(self.offers.find, cloud)
-        provider.limits = partial(self._offer_limits, cloud)
+        provider.has_seen = inventory.has_seen
+        provider.specs.offers = partial(self.offers.find, cloud)
+        provider.specs.limits = partial(self._offer_limits, cloud)
         return provider
 
     def enqueue_accounts(self, enqueue: Callable[[Key], None]) -> None:
@@ -183,10 +185,13 @@ class ClaimManager:
             self._limiter.record(launch_record.spec, max(self._deps.now() - launch_record.at, timedelta()))
 
     def on_owner_changed(self, old: Object | None, new: Object | None) -> None:
-        """Enqueue the claims of an owner that was deleted or replaced under its name."""
+        """Enqueue the claims of a pod or gang that was deleted or replaced under its name."""
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            for claim in self._claims.by("owner", old.metadata.identity):
-                self._wake(claim.metadata.key)
+            members = self._claims.by("pod", IndexKey("", old.metadata.uid))
+            mine = [claim for claim in members if claim.spec.owner.namespace == old.metadata.namespace]
+            owned = self._claims.by("owner", old.metadata.identity)
+            for key in dict.fromkeys(claim.metadata.key for claim in (*mine, *owned)):
+                self._wake(key)
 
     async def run(self, terminate_instance: Callable[[TerminateInstance], None]) -> None:
         """Poll the clouds and collect orphans until cancelled. `terminate_instance` executes a termination behind the

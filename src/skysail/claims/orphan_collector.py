@@ -57,14 +57,19 @@ class OrphanCollector:
         self._asked: dict[str, float] = {}
 
     @property
-    def orphan_message(self) -> str:
-        """Describe the orphans in a sentence. Returns an empty string if there is none.
+    def orphans(self) -> list[str]:
+        """Return the ids of the orphans.
 
         An inventory may still show an instance that was terminated with its claim. So an instance counts only after
         it was seen for as long as inventories may be wrong.
         """
         certain = self._clock() - self._inventory.cloud.terms.visibility_delay
-        orphans = sorted(id_ for id_, since in self._since.items() if since <= certain)
+        return sorted(id_ for id_, since in self._since.items() if since <= certain)
+
+    @property
+    def orphan_message(self) -> str:
+        """Describe the orphans in a sentence. Returns an empty string if there is none."""
+        orphans = self.orphans
         if not orphans:
             return ""
         noun = "instance" if len(orphans) == 1 else "instances"

@@ -1,7 +1,8 @@
 """Provider that runs containers at a cloud: each start of a container is a claim, whose state is the state of the run.
 
 This provider never launches or terminates an instance. It writes and deletes claims, and the launch protocol does the
-rest. So a lost, repeated or concurrent request of a node costs nothing.
+rest. So a lost, repeated or concurrent request of a node costs nothing. The pods of a gang have one claim, which is
+written when all of them have come to the node.
 """
 
 from __future__ import annotations
@@ -9,22 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime
 
 import msgspec
 
-from skysail.base.names import Condition, Finalizer, Label, Reason
-from skysail.claims.plan.termination import EXIT_LOST, EXIT_NOT_STARTED
-from skysail.claims.requirements import candidates
-from skysail.claims.requirements.candidates import Selection
+from skysail.base.names import Condition, Reason
+from skysail.claims import claim_specs
+from skysail.claims.claim_specs import ClaimRequest, ClaimSpecs
+from skysail.claims.gangs import GangMember, GangRef, Gangs, shared_requirements
+from skysail.claims.requirements import account_objects
+from skysail.claims.requirements.cloud_requirements import CloudRequirements
+from skysail.claims.run_state import claim_name, rank_of, runs_of, state_of
 from skysail.claims.tracking.launch_specs import LaunchSpecs
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, Gpu, OwnerRef
-from skysail.cloud.account import CloudAccount, GpuRequest, LaunchSpec, RegistryCredentials
-from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
-from skysail.cloud.offers import OfferList, OfferQuery
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, OwnerRef
+from skysail.cloud import images
+from skysail.cloud.account import CloudAccount, LaunchSpec, Member, RegistryCredentials
+from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Throttled, Unsupported
+from skysail.cloud.images import ImageConfig
 from skysail.cloud.provider import (
     Container,
-    Ended,
     Features,
     File,
     Output,
@@ -32,7 +35,6 @@ from skysail.cloud.provider import (
     Pod,
     PortConnection,
     RunId,
-    Running,
     RuntimeListing,
     Session,
     State,
@@ -41,71 +43,25 @@ from skysail.cloud.provider import (
 from skysail.core import conditions
 from skysail.kube.api.objects import IndexKey, Key
 from skysail.kube.cache.cache import Cache
-from skysail.kube.client.client import FIELD_MANAGER, Client
+from skysail.kube.client.client import Client
 from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
-
-# Prefix of a pod's imageID, for clouds whose prefix differs from their name.
-_HOSTS = {"modal": "modal.com"}
-# GPU type in a claim if the cloud chooses the type.
-ANY_GPU = "any"
-_MAX_IMAGE_LENGTH = 1024
-# Do not write these reasons to the pod: every launch passes through them.
-_USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.WAITING_FOR_NODE, Reason.TRYING_NEXT_CANDIDATE}
 
 log = logging.getLogger(__name__)
 
-
-class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirements of a pod beyond its containers.
-
-    `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
-    replace each other. `gpus` and the fields from `gpu_memory` to `options` are those of the pod's `OffloadRequest`;
-    `max_usd_per_hour` is a cap on the whole machine.
-    `is_cheapest`: the pod leaves the choice of the provider to the ranking of offers.
-    `may_leave`: the pod belongs to a Job, and its replacement may go to another provider. Then the pod ends if no
-    candidate has capacity, instead of waiting.
-    """
-
-    gpus: GpuRequest | None = None
-    seconds: float | None = None
-    grace: float = 30.0
-    work: str = ""
-    job: str = ""
-    gpu_memory: int = 0
-    regions: tuple[str, ...] = ()
-    cloud_types: tuple[str, ...] = ()
-    cuda_versions: tuple[str, ...] = ()
-    max_usd_per_hour: float | None = None
-    max_cost_usd: float | None = None
-    options: tuple[tuple[str, str], ...] = ()
-    image: str = ""
-    uses_secrets: bool = False
-    is_automatic: bool = False
-    registry_credentials: RegistryCredentials | None = None
-    is_cheapest: bool = False
-    may_leave: bool = False
+ReadImage = Callable[[str, RegistryCredentials | None], Awaitable[ImageConfig]]
 
 
-class OfferLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits that the policies of a namespace set on offers and launches. Empty fields do not restrict.
-
-    `cheapest_usd_per_gpu_hour`: a further cap for pods that ask for the cheapest provider.
-    `alternatives`: other providers that the policies allow, and at which there is an account.
-    """
-
-    gpu_types: tuple[str, ...] = ()
-    regions: tuple[str, ...] = ()
-    max_usd_per_gpu_hour: float | None = None
-    max_lifetime: float | None = None
-    cheapest_usd_per_gpu_hour: float | None = None
-    alternatives: frozenset[str] = frozenset()
+async def _no_gang(_: str) -> GangRef | None:
+    return None
 
 
 class ClaimProvider:
     """Provider of one cloud.
 
-    `requirements` returns the requirements of a pod by its UID, `limits` the limits of its namespace, `offers` the
-    offers of the cloud, or None if they are unknown. All are called when a run starts. `wake` enqueues a claim by name.
+    `requirements` returns the requirements of a pod by its UID, `gang` its gang, or None if it has none. `specs` builds
+    the specs of claims. `read_image` reads the config of an image, for clouds that need the command line.
+    `has_seen` returns whether the cloud lists an instance of a claim, None if that is unknown. All are called when a
+    run starts. `wake` enqueues a claim by name.
     """
 
     def __init__(
@@ -125,12 +81,15 @@ class ClaimProvider:
         self._cluster = cluster
         self._wake = wake
         self._pods: dict[str, Pod] = {}
-        self._listeners: set[asyncio.Queue[CloudInstance]] = set()
-        # One event per claim, so that a change wakes only the tasks that wait for this claim.
+        self._gangs = Gangs()
+        self._listeners: set[asyncio.Queue[RunId]] = set()
+        # One event per claim and per waiting rank, so that a change wakes only the tasks that wait for it.
         self._news: dict[str, asyncio.Event] = {}
+        self.specs = ClaimSpecs(account, claims)
         self.requirements: Callable[[str], CloudRequirements] = lambda _: CloudRequirements()
-        self.limits: Callable[[str], OfferLimits] = lambda _: OfferLimits()
-        self.offers: Callable[[], Awaitable[OfferList | None]] = account.offers
+        self.gang: Callable[[str], Awaitable[GangRef | None]] = _no_gang
+        self.read_image: ReadImage | None = None
+        self.has_seen: Callable[[str], bool | None] = lambda _: False
         claims.subscribe(self._changed)
 
     @property
@@ -149,33 +108,29 @@ class ClaimProvider:
     async def start(self, run: RunId, container: Container) -> None:
         """Write the claim with its candidates. Store the launch spec before, so that a reconcile always finds it.
 
-        Raises `Rejected` with the reason if no offer fits, or if the offers are unknown. Nothing is written then.
+        Raises `Rejected` with the reason if no offer fits, if the offers are unknown, or if the cloud needs a command
+        line that cannot be read from the image. Nothing is written then, and the node retries.
         """
         pod = self._pods.get(run.pod)
         if pod is None:
             raise Gone(f"Pod {run.pod} was not prepared.")
-        requirements, claim = self.requirements(run.pod), self._claim(run)
-        spec = claim.spec if claim is not None else await self._spec(run, pod, _with_image(requirements, container))
-        name = claim_name(run)
-        self._launch_specs.put(
-            LaunchSpec(
-                claim=name,
-                cluster=self._cluster,
-                pod=pod,
-                container=container,
-                # Read the claim, because the pod's annotations may have changed since it was written.
-                gpus=_gpus(spec),
-                max_lifetime=float(spec.max_lifetime_seconds or self._account.terms.max_lifetime),
-                max_usd_per_hour=spec.max_usd_per_hour,
-                registry_credentials=requirements.registry_credentials,
-                options=requirements.options,
+        gang = await self.gang(run.pod)
+        requirements = _with_image(self.requirements(run.pod), container)
+        container = await self._with_command(container, requirements.registry_credentials)
+        member = GangMember(run=run, member=Member(pod, container), requirements=requirements)
+        if gang is None:
+            await self._launch(
+                ClaimRequest(owner=_pod_owner(member), launch=run.number, requirements=requirements), member
             )
-        )
-        if claim is None:
-            await self._write(name, _manifest(name, spec))
+        else:
+            await self._join(gang, member)
 
     async def stop(self, run: RunId, grace: float) -> None:  # noqa: ARG002 (the contract's)
-        """Delete the claim. Its instance gets the grace period of the claim, not `grace`."""
+        """Delete the claim. Its instance gets the grace period of the claim, not `grace`.
+
+        One rank that is stopped ends its gang.
+        """
+        self._leave(run.pod)
         claim = self._claim(run)
         if claim is not None and not claim.metadata.is_deleting and claim.status.state != "Terminated":
             await self._delete(claim)
@@ -186,30 +141,43 @@ class ClaimProvider:
         Keep the launch spec of a pod that was not prepared here: another node of this cloud may need it.
         """
         was_here = self._pods.pop(pod, None) is not None
+        self._leave(pod)
         for claim in self._claims.by("pod", IndexKey("", pod)):
             if was_here:
                 self._launch_specs.forget(claim.metadata.name)
             self._wake(claim.metadata.name)
 
     async def list(self) -> RuntimeListing:
-        runs = {run_of(claim): self._state(claim) for claim in self._claims.all() if self._is_run(claim)}
+        waiting: dict[RunId, State] = {run: gang.state for run, gang in self._gangs.waiting()}
+        claimed = {
+            run: self._state(claim, rank)
+            for claim in self._claims.all()
+            if claim.spec.provider == self._account.name
+            for rank, run in enumerate(runs_of(claim))
+        }
         is_complete = self._claims.synced.is_set() and not self._claims.undecodable
-        return RuntimeListing(runs=runs, pods=dict.fromkeys(self._pods, ""), complete=is_complete)
+        return RuntimeListing(runs={**waiting, **claimed}, pods=dict.fromkeys(self._pods, ""), complete=is_complete)
 
     async def changes(self) -> AsyncIterator[RunId]:
-        queue: asyncio.Queue[CloudInstance] = asyncio.Queue()
+        queue: asyncio.Queue[RunId] = asyncio.Queue()
         self._listeners.add(queue)
         try:
             while True:
-                yield run_of(await queue.get())
+                yield await queue.get()
         finally:
             self._listeners.discard(queue)
 
     async def state(self, run: RunId) -> State | None:
         claim = self._claim(run)
-        if claim is None and Key("", claim_name(run)) in self._claims.undecodable:
-            raise OutcomeUnknown(f"Claim {claim_name(run)} cannot be decoded.")
-        return None if claim is None else self._state(claim)
+        if claim is not None:
+            return self._state(claim, rank_of(claim, run))
+        gang = self._gangs.of(run)
+        if gang is not None:
+            return gang.state
+        name = claim_name(run.pod, run.number)
+        if Key("", name) in self._claims.undecodable:
+            raise OutcomeUnknown(f"Claim {name} cannot be decoded.")
+        return None
 
     async def output(self, run: RunId) -> AsyncIterator[Output]:
         """Wait for the instance, then yield its output. Yields nothing if no instance is created.
@@ -218,7 +186,9 @@ class ClaimProvider:
         """
         instance = await self._instance_soon(run)
         while instance:
-            async for piece in self._account.output(instance):
+            claim = self._claim(run)
+            rank = rank_of(claim, run) if claim is not None else 0
+            async for piece in self._account.output(instance, rank=rank):
                 yield piece
             claim = self._claim(run)
             is_refused = claim is not None and (claim.status.instance_id != instance or _is_refused(claim))
@@ -228,86 +198,128 @@ class ClaimProvider:
         raise Unsupported(f"{self.name} does not support volumes.")
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        return await self._account.exec(self._instance(run), command, stdin=stdin, tty=tty)
+        claim = self._running(run)
+        rank = rank_of(claim, run)
+        return await self._account.exec(claim.status.instance_id, command, stdin=stdin, tty=tty, rank=rank)
 
     async def attach(self, run: RunId, *, stdin: bool) -> Session:
-        return await self._account.attach(self._instance(run), stdin=stdin)
+        claim = self._running(run)
+        return await self._account.attach(claim.status.instance_id, stdin=stdin, rank=rank_of(claim, run))
 
     async def connect(self, pod: str, port: int, *, from_outside: bool = False) -> PortConnection:  # noqa: ARG002 (the contract's)
         claims = [claim for claim in self._claims.by("pod", IndexKey("", pod)) if claim.status.state == "Running"]
         if not claims:
             raise Gone(f"Pod {pod} has no running instance at {self.name}.")
         latest = max(claims, key=lambda claim: claim.spec.launch)
-        return await self._account.dial(latest.status.instance_id, port)
+        rank = next(rank for rank, run in enumerate(runs_of(latest)) if run.pod == pod)
+        return await self._account.dial(latest.status.instance_id, port, rank=rank)
 
     async def usage(self) -> dict[RunId, Usage]:
         return {}
 
-    async def _spec(self, run: RunId, pod: Pod, requirements: CloudRequirements) -> CloudInstanceSpec:
-        limits = self.limits(pod.namespace)
-        may_leave = self._may_leave(pod.namespace, requirements, limits)
-        selection = await self._select(requirements, limits, may_leave=may_leave)
-        terms = self._account.terms
-        lifetime = min(requirements.seconds or terms.max_lifetime, limits.max_lifetime or terms.max_lifetime)
-        return CloudInstanceSpec(
-            provider=self._account.name,
-            account=self._account.account,
-            owner=OwnerRef(
-                kind="Pod",
-                namespace=pod.namespace,
-                name=pod.name,
-                uid=pod.uid,
-                container=run.container,
-                work_key=requirements.work,
-                job_uid=requirements.job,
-            ),
-            launch=run.number,
-            gpu=Gpu(requirements.gpus.type or ANY_GPU, requirements.gpus.count) if requirements.gpus else None,
-            candidates=selection.candidates,
-            nearest_miss=selection.nearest_miss or selection.message,
-            may_leave=may_leave,
-            max_usd_per_hour=_cap(requirements, limits),
-            max_cost_usd=requirements.max_cost_usd,
-            max_lifetime_seconds=max(1, int(min(lifetime, terms.max_lifetime))),
-            image=requirements.image[:_MAX_IMAGE_LENGTH],
-            uses_secrets=requirements.uses_secrets,
-            is_automatic=requirements.is_automatic,
-            grace_seconds=int(requirements.grace),
+    async def _with_command(self, container: Container, credentials: RegistryCredentials | None) -> Container:
+        """Add the command line of the image, if the cloud needs one and the pod names none. Raises Rejected."""
+        if container.command or not self._account.features.needs_command:
+            return container
+        if self.read_image is None:
+            message = f"Container {container.name} has no command, which {self.name} needs: set `command`."
+            raise Rejected(Reason.ENTRYPOINT_UNKNOWN, message)
+        try:
+            image_config = await self.read_image(container.image, credentials)
+        except (OutcomeUnknown, Throttled) as error:
+            raise Rejected(Reason.ENTRYPOINT_UNKNOWN, str(error)) from error
+        return images.with_command(container, image_config)
+
+    async def _join(self, ref: GangRef, member: GangMember) -> None:
+        """Add a rank to its gang, and write the claim when all ranks are there."""
+        if not self.features.gang:
+            raise Rejected(
+                Reason.GANG_NOT_OFFLOADED,
+                f"{self.name} has no private network for the {ref.size} pods of {ref.kind} {ref.name}: use a cloud "
+                "that has one, use one worker, or do not ask for a cloud.",
+            )
+        gang = self._gangs.join(ref, member)
+        members = gang.members
+        if len({claim.metadata.uid if (claim := self._claim(each.run)) else "" for each in members}) != 1:
+            return  # a rank is missing, or still belongs to an earlier launch
+        try:
+            await self._launch(self._gang_request(ref, members), *members)
+        except Rejected as error:
+            gang.problem = error
+            self._publish(*(each.run for each in members if each is not member))
+            raise
+
+    def _gang_request(self, ref: GangRef, members: tuple[GangMember, ...]) -> ClaimRequest:
+        pod = members[0].member.pod
+        owner = OwnerRef(
+            api_version=ref.api_version,
+            kind=ref.kind,
+            namespace=pod.namespace,
+            name=ref.name,
+            uid=ref.uid,
+            job_uid=ref.uid if ref.kind == "Job" else "",
+        )
+        return ClaimRequest(
+            owner=owner,
+            launch=self._next_launch(owner),
+            requirements=shared_requirements(members),
+            member_pods=tuple(member.pod for member in members),
+            ends_together=ref.ends_together,
         )
 
-    def _may_leave(self, namespace: str, requirements: CloudRequirements, limits: OfferLimits) -> bool:
-        """Return whether another provider is left that had capacity for all other pods of the same Job.
+    def _next_launch(self, owner: OwnerRef) -> int:
+        """Return an unused launch number of a gang. The cloud may still list an instance of a claim that is gone."""
+        launch = max((claim.spec.launch for claim in self._claims.by("owner", owner.identity)), default=-1) + 1
+        while is_used := self.has_seen(claim_name(owner.uid, launch)):
+            launch += 1
+        if is_used is None:
+            raise Rejected(Reason.CLOUD_UNREACHABLE, f"{self.name} has not listed its instances yet; retried.")
+        return launch
 
-        Without that check, the pods of a Job would move between exhausted providers without an end.
-        """
-        if not requirements.may_leave:
-            return False
-        ended = self._claims.by("exhausted", IndexKey(namespace, requirements.job))
-        return bool(limits.alternatives - {claim.spec.provider for claim in ended})
+    async def _launch(self, request: ClaimRequest, *members: GangMember) -> None:
+        """Store the launch spec of these runs and write their claim, unless it exists."""
+        claim = self._claim(members[0].run)
+        spec = claim.spec if claim is not None else await self.specs.build(request)
+        name = claim.metadata.name if claim is not None else claim_name(request.owner.uid, request.launch)
+        first = members[0].requirements
+        if set(account_objects.named(self.name, first.options)) - set(spec.account_objects):
+            # The policies have allowed what the claim names, and nothing else.
+            message = "The pod's annotations name another object of the account than its claim: create the pod again."
+            raise Rejected(Reason.POLICY_DENIED, message)
+        self._launch_specs.put(
+            LaunchSpec(
+                claim=name,
+                cluster=self._cluster,
+                members=tuple(member.member for member in members),
+                # Read the claim, because the pod's annotations may have changed since it was written.
+                gpus=claim_specs.gpus(spec),
+                max_lifetime=float(spec.max_lifetime_seconds or self._account.terms.max_lifetime),
+                max_usd_per_hour=spec.max_usd_per_hour,
+                registry_credentials=first.registry_credentials,
+                options=first.options,
+            )
+        )
+        if claim is None:
+            await self._write(name, spec)
 
-    async def _select(self, requirements: CloudRequirements, limits: OfferLimits, *, may_leave: bool) -> Selection:
-        """Rank the offers of this cloud. A pod that may leave gets a claim that ends if no offer fits."""
-        listed = await self.offers()
-        if listed is None:
-            raise Rejected(Reason.CLOUD_UNREACHABLE, f"{self.name} does not list its offers; retried.")
-        selection = candidates.select(self.name, listed.offers, _query(requirements, limits))
-        if not selection.candidates and not may_leave:
-            raise Rejected(selection.reason, selection.message)
-        return selection
-
-    async def _write(self, name: str, manifest: dict[str, object]) -> None:
+    async def _write(self, name: str, spec: CloudInstanceSpec) -> None:
         try:
+            manifest = claim_specs.manifest(name, spec)
             self._claims.record_write(await self._client.create(CLOUD_INSTANCE.resource, manifest, CloudInstance))
         except AlreadyExists:
-            await self._read(name)  # created by another process, or by our own write whose reply was lost
+            await self._read(name, spec)  # created by another process, or by our own write whose reply was lost
         except KubeError as error:
             raise OutcomeUnknown(f"Claim {name} could not be created: {error}") from error
 
-    async def _read(self, name: str) -> None:
+    async def _read(self, name: str, spec: CloudInstanceSpec) -> None:
         try:
-            self._claims.record_write(await self._client.get(CLOUD_INSTANCE.resource, "", name, CloudInstance))
+            found = await self._client.get(CLOUD_INSTANCE.resource, "", name, CloudInstance)
         except KubeError as error:
             raise OutcomeUnknown(f"Claim {name} could not be read: {error}") from error
+        self._claims.record_write(found)
+        if found.spec.member_pods != spec.member_pods:
+            self._launch_specs.forget(name)
+            raise OutcomeUnknown(f"Claim {name} belongs to an earlier launch of the gang; retried.")
 
     async def _delete(self, claim: CloudInstance) -> None:
         """Delete the cached version of the claim. A claim that was terminated since stays with its pod."""
@@ -321,52 +333,56 @@ class ClaimProvider:
         if left is not None:
             self._claims.record_write(left)
 
-    def _state(self, claim: CloudInstance) -> State:
-        state, status = state_of(claim), claim.status
+    def _state(self, claim: CloudInstance, rank: int) -> State:
+        state, status = state_of(claim, rank), claim.status
         has_instance = bool(status.instance_id)
         if isinstance(state, Pending) and not has_instance and self._launch_specs.get(claim.metadata.name) is None:
             return msgspec.structs.replace(state, needs_restart_spec=True)
         return state
 
     def _claim(self, run: RunId) -> CloudInstance | None:
-        return self._claims.get(Key("", claim_name(run)))
+        return next((claim for claim in self._claims.by("pod", IndexKey("", run.pod)) if run in runs_of(claim)), None)
 
-    def _is_run(self, claim: CloudInstance) -> bool:
-        return claim.spec.provider == self._account.name and claim.spec.owner.kind == "Pod"
-
-    def _instance(self, run: RunId) -> str:
+    def _running(self, run: RunId) -> CloudInstance:
         claim = self._claim(run)
         if claim is None or claim.status.state != "Running":
             raise Gone(f"Container {run.container} has no running instance at {self.name}.")
-        return claim.status.instance_id
+        return claim
 
     async def _instance_soon(self, run: RunId, after: str = "") -> str:
         """Wait for an instance other than `after`. Returns an empty string if there will be none."""
         claim = self._claim(run)
-        while claim is not None and claim.status.state != "Terminated":
-            if claim.status.instance_id not in {"", after} and not _is_refused(claim):
+        while (claim is None and self._gangs.of(run)) or (claim is not None and claim.status.state != "Terminated"):
+            if claim is not None and claim.status.instance_id not in {"", after} and not _is_refused(claim):
                 break
-            await self._news.setdefault(claim.metadata.name, asyncio.Event()).wait()
+            await self._news.setdefault(run.pod, asyncio.Event()).wait()
             claim = self._claim(run)
         found = claim.status.instance_id if claim else ""
         return "" if found == after else found
 
+    def _leave(self, pod: str) -> None:
+        """Take a pod out of its gang. The claim of the gang, if there is one, is not affected."""
+        self._gangs.leave(pod)
+        self._wake_waiting(pod)
+
+    def _wake_waiting(self, pod: str) -> None:
+        if news := self._news.pop(pod, None):
+            news.set()
+
+    def _publish(self, *runs: RunId) -> None:
+        for queue in self._listeners:
+            for run in runs:
+                queue.put_nowait(run)
+
     def _changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
         claim = new or old
-        if claim is not None and self._is_run(claim):
-            if news := self._news.pop(claim.metadata.name, None):
-                news.set()
-            for queue in self._listeners:
-                queue.put_nowait(claim)
-
-
-def claim_name(run: RunId) -> str:
-    """Return the claim name of a run. It is unique: UIDs are never reused, and a pod at a cloud has one container."""
-    return f"{run.pod}-{run.number}"
-
-
-def run_of(claim: CloudInstance) -> RunId:
-    return RunId(claim.spec.owner.uid, claim.spec.owner.container, claim.spec.launch)
+        if claim is not None and claim.spec.provider == self._account.name:
+            runs = runs_of(claim)
+            for run in runs:
+                if new is not None and (new.status.instance_id or new.status.state == "Terminated"):
+                    self._gangs.forget(run)
+                self._wake_waiting(run.pod)
+            self._publish(*runs)
 
 
 def _is_refused(claim: CloudInstance) -> bool:
@@ -375,90 +391,19 @@ def _is_refused(claim: CloudInstance) -> bool:
     return launched is not None and launched.reason == Reason.PRICE_ABOVE_CAP
 
 
-def state_of(claim: CloudInstance) -> State:
-    """Derive the state of a run from its claim. The run has ended only if the claim is terminated."""
-    status = claim.status
-    if status.state == "Terminated":
-        return _end(claim)
-    if status.ready_time is not None:
-        return Running(_seconds(status.ready_time), _image_id(claim))
-    launched = conditions.find_condition(status.conditions, Condition.LAUNCHED)
-    if launched is None or launched.reason in _USUAL:
-        return Pending("ContainerCreating")
-    return Pending(launched.reason, launched.message)
-
-
-def _end(claim: CloudInstance) -> Ended:
-    status = claim.status
-    condition = conditions.find_condition(status.conditions, Condition.TERMINATED)
-    reason, message = (condition.reason, condition.message) if condition else ("", "")
-    if status.exit is not None:
-        reason, message = status.exit.reason or reason, status.exit.message
-    finished = status.finish_time or status.end_time
-    assert finished is not None, "a terminated claim has an end time"
-    return Ended(
-        code=status.exit.code if status.exit else (EXIT_LOST if status.instance_id else EXIT_NOT_STARTED),
-        reason=reason,
-        message=message,
-        started=None if status.ready_time is None else _seconds(status.ready_time),
-        ended=_seconds(finished),
-        image_id=_image_id(claim),
+def _pod_owner(member: GangMember) -> OwnerRef:
+    pod, requirements = member.member.pod, member.requirements
+    return OwnerRef(
+        kind="Pod",
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        container=member.run.container,
+        work_key=requirements.work,
+        job_uid=requirements.job,
     )
 
 
 def _with_image(requirements: CloudRequirements, container: Container) -> CloudRequirements:
     """Add the image of the container, if the requirements name none."""
     return msgspec.structs.replace(requirements, image=requirements.image or container.image)
-
-
-def _manifest(name: str, spec: CloudInstanceSpec) -> dict[str, object]:
-    resource = CLOUD_INSTANCE.resource
-    metadata = {"name": name, "finalizers": [Finalizer.CLAIM], "labels": {Label.MANAGED_BY: FIELD_MANAGER}}
-    manifest = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
-    return {**manifest, "spec": msgspec.to_builtins(spec)}
-
-
-def _query(requirements: CloudRequirements, limits: OfferLimits) -> OfferQuery:
-    gpus = requirements.gpus
-    return OfferQuery(
-        gpu_count=gpus.count if gpus else 0,
-        gpu_type=gpus.type if gpus else "",
-        gpu_types=limits.gpu_types,
-        gpu_memory=requirements.gpu_memory if gpus else 0,
-        regions=requirements.regions,
-        allowed_regions=limits.regions,
-        cloud_types=requirements.cloud_types,
-        cuda_versions=requirements.cuda_versions if gpus else (),
-        max_usd_per_hour=requirements.max_usd_per_hour,
-        max_usd_per_gpu_hour=_gpu_cap(requirements, limits),
-    )
-
-
-def _gpu_cap(requirements: CloudRequirements, limits: OfferLimits) -> float | None:
-    """Return the cap on each GPU. Machines without GPUs have none from the settings."""
-    caps = [limits.max_usd_per_gpu_hour]
-    if requirements.is_cheapest and requirements.gpus:
-        caps.append(limits.cheapest_usd_per_gpu_hour)
-    return min((cap for cap in caps if cap is not None), default=None)
-
-
-def _cap(requirements: CloudRequirements, limits: OfferLimits) -> float | None:
-    """Return the lower one of the pod's cap on the machine and the policies' cap on all of its GPUs."""
-    count = requirements.gpus.count if requirements.gpus else 1
-    per_gpu = _gpu_cap(requirements, limits)
-    caps = (requirements.max_usd_per_hour, None if per_gpu is None else round(per_gpu * count, 6))
-    return min((cap for cap in caps if cap is not None), default=None)
-
-
-def _gpus(spec: CloudInstanceSpec) -> GpuRequest | None:
-    gpu = spec.gpu
-    return None if gpu is None else GpuRequest("" if gpu.type == ANY_GPU else gpu.type, gpu.count)
-
-
-def _image_id(claim: CloudInstance) -> str:
-    id_, cloud = claim.status.instance_id, claim.spec.provider
-    return f"{_HOSTS.get(cloud, cloud)}/{id_}" if id_ else ""
-
-
-def _seconds(timestamp: str) -> float:
-    return datetime.fromisoformat(timestamp).timestamp()

@@ -19,7 +19,7 @@ from skysail.claims.tracking.cloud_calls import CloudCalls
 from skysail.claims.tracking.inventory import InventoryTracker
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.tracking.uptime import Ages
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, OwnerRef
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import Timings
 from skysail.core import conditions
 from skysail.core.actions import Event, Plan
@@ -37,12 +37,15 @@ _DENIALS = {
 
 
 class Owners(Protocol):
-    async def find(self, for_: OwnerRef) -> OwnerState:
-        """Look up the owner by its namespace and UID. Returns ABSENT only after a live answer of the API server."""
+    async def find(self, claim: CloudInstance) -> OwnerState:
+        """Look up the owner by its namespace and UID. Returns ABSENT only after a live answer of the API server.
+
+        A gang is absent also if one of its pods is gone whose rank has not exited.
+        """
         ...
 
-    def is_kept(self, for_: OwnerRef) -> bool:
-        """Return whether the owner is known to exist and is not being deleted."""
+    def is_kept(self, claim: CloudInstance) -> bool:
+        """Return whether the pods of the claim are known to exist and are not being deleted."""
         ...
 
 
@@ -62,11 +65,12 @@ def index_by_owner(claim: CloudInstance) -> Iterable[IndexKey]:
 
 
 def index_by_pod(claim: CloudInstance) -> Iterable[IndexKey]:
-    """Index claims by the UID of their pod alone: a provider knows no more of a pod that it has released.
+    """Index claims by the UIDs of their pods alone: a provider knows no more of a pod that it has released.
 
     No namespace is needed: the API server assigns the UIDs of pods, and tenants cannot write claims.
     """
-    return (IndexKey("", claim.spec.owner.uid),)
+    members = claim.spec.member_pods
+    return tuple(IndexKey("", member.uid) for member in members) or (IndexKey("", claim.spec.owner.uid),)
 
 
 def index_by_work(claim: CloudInstance) -> Iterable[IndexKey]:
@@ -134,7 +138,7 @@ class CloudInstanceReconciler:
         claim = self._claims.get(key)
         if claim is None:
             return None
-        owner = await self._owners.find(claim.spec.owner)
+        owner = await self._owners.find(claim)
         spending = await self._spending(claim, owner)
         inventory = self._inventory.get(claim.spec.provider)
         if inventory is None or not inventory.covers(claim):
@@ -197,7 +201,7 @@ class CloudInstanceReconciler:
         run in parallel, but a pod that is being deleted blocks its replacement, and nothing is launched for it.
         """
         for_ = claim.spec.owner
-        if not (for_.work_key or for_.job_uid):
+        if not (for_.work_key or for_.job_uid or claim.spec.member_pods):
             return ""
         if self._claims.undecodable:
             names = ", ".join(sorted(key.name for key in self._claims.undecodable))
@@ -209,10 +213,17 @@ class CloudInstanceReconciler:
         same = (other for other in working if other.status.state != "Terminated")
         going = (other for other in paid if not self._is_kept(other))
         rivals = (other for others in (same, going) for other in others if _is_before(other, claim))
-        return next(map(_rivalry, rivals), "")
+        return next(map(_rivalry, (*self._earlier_launches(claim), *rivals)), "")
+
+    def _earlier_launches(self, claim: CloudInstance) -> list[CloudInstance]:
+        """Return claims of the same gang whose instances are not terminated."""
+        others = self._claims.by("owner", claim.spec.owner.identity) if claim.spec.member_pods else ()
+        return [
+            other for other in others if other.spec.launch < claim.spec.launch and other.status.state != "Terminated"
+        ]
 
     def _is_kept(self, claim: CloudInstance) -> bool:
-        return not claim.metadata.is_deleting and self._owners.is_kept(claim.spec.owner)
+        return not claim.metadata.is_deleting and self._owners.is_kept(claim)
 
     def _is_superseded(self, claim: CloudInstance) -> bool:
         others = self._claims.by("owner", claim.spec.owner.identity)

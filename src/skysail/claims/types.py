@@ -20,16 +20,22 @@ from skysail.kube.api.schema import Rule
 State = Literal["Claimed", "Launching", "Unknown", "Starting", "Running", "Terminating", "Terminated"]
 
 
+PortNumber = Annotated[int, Meta(ge=1, le=65535)]
+
+
 class OwnerRef(fields.ApiStruct, frozen=True):
     """The object that the instance runs for."""
 
-    kind: Annotated[fields.ShortText, Meta(description="Kind of the owner.")]
+    kind: Annotated[
+        fields.ShortText, Meta(description="Kind of the owner: Pod, or the kind of a gang, such as Job or PyTorchJob.")
+    ]
     name: Annotated[fields.Name, Meta(description="Name of the owner.")]
     uid: Annotated[
         fields.Uid,
         Meta(description="UID of the owner. An object with the same name and another UID is not the owner."),
     ]
     namespace: Annotated[fields.ShortText, Meta(description="Namespace of the owner.")] = ""
+    api_version: Annotated[fields.ShortText, Meta(description="API version of a gang; empty for a pod.")] = ""
     container: Annotated[fields.ShortText, Meta(description="Container of the pod that the instance runs.")] = ""
     work_key: Annotated[
         fields.ShortText,
@@ -56,6 +62,15 @@ class Gpu(fields.ApiStruct, frozen=True):
         fields.ShortText, Meta(description="GPU type by the cloud's name, or `any` if the cloud chooses the type.")
     ]
     count: Annotated[int, Meta(ge=1, le=1024, description="Number of GPUs of each member.")] = 1
+
+
+class MemberPod(fields.ApiStruct, frozen=True, kw_only=True):
+    """One rank of a gang: a container of a pod of its own."""
+
+    name: Annotated[fields.Name, Meta(description="Name of the pod.")]
+    uid: Annotated[fields.Uid, Meta(description="UID of the pod.")]
+    container: Annotated[fields.ShortText, Meta(description="Container of the pod that the instance runs.")]
+    run: Annotated[fields.Count, Meta(description="Number of the start of this container, from 0.")] = 0
 
 
 class Candidate(fields.ApiStruct, frozen=True, kw_only=True):
@@ -99,6 +114,17 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
         fields.Count, Meta(description="Number of the launch for this object, from 0. Each restart is a new launch.")
     ] = 0
     members: Annotated[int, Meta(ge=1, le=10000, description="Number of containers that are launched together.")] = 1
+    member_pods: Annotated[
+        tuple[MemberPod, ...],
+        Meta(max_length=1024, description="Pods of a gang in the order of their ranks. Empty for a single pod."),
+    ] = ()
+    ends_together: Annotated[
+        bool,
+        Meta(
+            description="Whether a rank that exits with 0 ends only with its gang, because the owner would restart the"
+            " other ranks without it."
+        ),
+    ] = False
     gpu: Annotated[Gpu | None, Meta(description="GPUs of each member.")] = None
     candidates: Annotated[
         tuple[Candidate, ...],
@@ -132,11 +158,11 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     is_automatic: Annotated[
         bool, Meta(description="Whether the pod was offloaded because no node could take it, without being asked.")
     ] = False
+    account_objects: Annotated[
+        tuple[fields.ShortText, ...],
+        Meta(max_length=8, description="Objects of the shared account that the pod names, such as a template."),
+    ] = ()
     grace_seconds: Annotated[fields.Seconds, Meta(description="Grace period of the program in seconds.")] = 30
-    port: Annotated[
-        Annotated[int, Meta(ge=1, le=65535)] | None,
-        Meta(description="Port of the bridge that connects to this instance only."),
-    ] = None
 
 
 class Launching(fields.ApiStruct, frozen=True, kw_only=True):
@@ -153,6 +179,20 @@ class Exit(fields.ApiStruct, frozen=True, kw_only=True):
     code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, description="Exit code; 128 + n for signal n.")]
     reason: Annotated[fields.ShortText, Meta(description="Completed, Error, or the cloud's own reason.")] = ""
     message: Annotated[fields.Text, Meta(description="Termination message of the program.")] = ""
+
+
+class RankStatus(fields.ApiStruct, frozen=True, kw_only=True):
+    """Observed state of one rank of a gang."""
+
+    finish_time: Annotated[fields.Time | None, Meta(description="When the program of the rank exited.")] = None
+    exit: Annotated[Exit | None, Meta(description="Exit of the program of the rank.")] = None
+
+
+class BridgePort(fields.ApiStruct, frozen=True, kw_only=True):
+    """A port of the bridge that leads to one port of this instance, and to nothing else."""
+
+    target_port: Annotated[PortNumber, Meta(description="Port of the instance.")]
+    port: Annotated[PortNumber, Meta(description="Port of the bridge. Unique in the cluster.")]
 
 
 class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
@@ -183,6 +223,9 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
         Meta(description="When the money was reserved. A reservation of another time does not belong to the launch."),
     ] = None
     instance_id: Annotated[fields.ShortText, Meta(description="Instance ID at the cloud.")] = ""
+    app_id: Annotated[
+        fields.ShortText, Meta(description="Group of the instance at the cloud, such as an App of Modal.")
+    ] = ""
     usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members in US dollars per hour.")] = None
     region: Annotated[fields.ShortText, Meta(description="Region, by the cloud's name.")] = ""
     deadline_time: Annotated[
@@ -192,8 +235,16 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     ready_time: Annotated[fields.Time | None, Meta(description="When the program started.")] = None
     finish_time: Annotated[fields.Time | None, Meta(description="When the program exited.")] = None
     exit: Annotated[Exit | None, Meta(description="Exit of the program.")] = None
+    ranks: Annotated[
+        tuple[RankStatus, ...],
+        Meta(max_length=1024, description="Ranks of a gang, in their order. `exit` is that of the first that failed."),
+    ] = ()
     end_time: Annotated[fields.Time | None, Meta(description="When the cloud confirmed the termination.")] = None
     usd_total: Annotated[fields.Usd | None, Meta(description="Final cost in US dollars. Written once.")] = None
+    bridge_ports: Annotated[
+        tuple[BridgePort, ...],
+        Meta(max_length=256, description="Ports of the bridge that lead to the instance. The only source of routes."),
+    ] = ()
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = 0
 

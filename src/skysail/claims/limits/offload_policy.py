@@ -16,6 +16,7 @@ Provider = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9](
 GpuType = Annotated[str, Meta(min_length=1, max_length=128)]
 ImagePattern = Annotated[str, Meta(min_length=1, max_length=1024)]
 Region = Annotated[str, Meta(min_length=1, max_length=128)]
+AccountObject = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Budget(fields.ApiStruct, frozen=True):
@@ -68,6 +69,15 @@ class OffloadPolicySpec(fields.ApiStruct, frozen=True):
     allow_secrets: Annotated[
         bool, Meta(description="Whether pods that refer to Secrets may run at a cloud, which then sees the values.")
     ] = True
+    account_objects: Annotated[
+        tuple[AccountObject, ...],
+        Meta(
+            max_length=256,
+            description="Objects of the shared account that pods may name, such as `runpod/template/ID`,"
+            " `runpod/network-volume/ID` or `runpod/registry/ID`, as patterns with `*`. Empty: none.",
+            extra_json_schema=UNIQUE,
+        ),
+    ] = ()
     automatic: Annotated[
         bool,
         Meta(description="Whether GPU pods that no node can take are offloaded although they do not ask for a cloud."),

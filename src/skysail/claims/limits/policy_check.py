@@ -28,6 +28,7 @@ class PolicyQuery(msgspec.Struct, frozen=True, kw_only=True):
     `gpu_type` is the cloud's name, `gpu_aliases` are other names of it.
     `usd_per_gpu_hour`: price of one GPU, or of the whole machine without GPUs.
     `instances`: other instances of the namespace that have a reservation.
+    `account_objects`: objects of the shared account that the pod names.
     """
 
     namespace: str
@@ -41,6 +42,7 @@ class PolicyQuery(msgspec.Struct, frozen=True, kw_only=True):
     uses_secrets: bool = False
     instances: int = 0
     is_automatic: bool = False
+    account_objects: tuple[str, ...] = ()
     is_final: bool = False
 
 
@@ -104,8 +106,12 @@ def matching_policies(
 
 def matches_image(pattern: str, image: str) -> bool:
     """Return whether the image, in any of its spellings, matches a pattern with `*`."""
-    expression = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
-    return any(expression.fullmatch(name) for name in _image_names(image))
+    return any(_matches(pattern, name) for name in _image_names(image))
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Return whether a pattern with `*` matches the whole text."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 
 
 def _limits(matching: list[OffloadPolicy]) -> PolicyDecision:
@@ -151,6 +157,7 @@ def _denials_of(policy: OffloadPolicy, launch: PolicyQuery) -> Iterator[_Denial]
         )
     if launch.uses_secrets and not spec.allow_secrets:
         yield _denied(f"{name} does not allow Secrets at a cloud: set spec.allowSecrets, or remove them from the pod.")
+    yield from map(_denied, _foreign_objects(spec.account_objects, name, launch))
     yield from map(_denied, _unlisted(spec.gpu_types, name, launch))
     if spec.images and _is_checked(launch, launch.image) and not _has_image(spec.images, launch.image):
         yield _denied(f"{name} does not allow image {launch.image or '(unknown)'}: add a pattern to spec.images.")
@@ -165,6 +172,12 @@ def _denials_of(policy: OffloadPolicy, launch: PolicyQuery) -> Iterator[_Denial]
             f"Namespace {launch.namespace} has {launch.instances} instances, the maximum of {name}: wait until one"
             " ends, or raise spec.maxInstances.",
         )
+
+
+def _foreign_objects(patterns: tuple[str, ...], name: str, launch: PolicyQuery) -> Iterator[str]:
+    for named in launch.account_objects:
+        if not any(_matches(pattern, named) for pattern in patterns):
+            yield f"{name} does not allow {named} of the shared account: add it to spec.accountObjects."
 
 
 def _unlisted(gpu_types: tuple[str, ...], name: str, launch: PolicyQuery) -> Iterator[str]:

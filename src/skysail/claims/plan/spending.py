@@ -169,6 +169,7 @@ def _query(snapshot: Snapshot, others: int) -> PolicyQuery:
         uses_secrets=spec.uses_secrets,
         instances=others,
         is_automatic=spec.is_automatic,
+        account_objects=spec.account_objects,
         is_final=True,
     )
 

@@ -10,7 +10,7 @@ from skysail.base.names import Condition as Conditions
 from skysail.base.names import Reason
 from skysail.base.timestamps import from_seconds, timestamp
 from skysail.claims.snapshot import Snapshot
-from skysail.claims.types import CloudInstanceStatus, Exit
+from skysail.claims.types import CloudInstanceStatus, Exit, RankStatus
 from skysail.cloud.account import Instance
 from skysail.cloud.provider import Ended
 from skysail.core.conditions import MAX_MESSAGE_LENGTH, set_condition
@@ -37,6 +37,7 @@ def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStat
         status,
         state=status.state if status.state in {"Running", "Terminating"} else ("Running" if runs else "Starting"),
         instance_id=instance.id,
+        app_id=instance.app[:_MAX_WORD_LENGTH],
         # A price of 0 is not known yet at some clouds.
         usd_per_hour=status.usd_per_hour or usd(instance.usd_per_hour),
         region=instance.region[:_MAX_WORD_LENGTH],
@@ -45,6 +46,7 @@ def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStat
         ready_time=status.ready_time or _ready(instance, snapshot.now),
         finish_time=status.finish_time or (exit_ and (time(exit_.ended) or timestamp(snapshot.now))),
         exit=status.exit or (None if exit_ is None else _exit(exit_)),
+        ranks=_ranks(snapshot, instance),
     )
 
 
@@ -65,12 +67,14 @@ def without_instance(status: CloudInstanceStatus) -> CloudInstanceStatus:
     return msgspec.structs.replace(
         status,
         instance_id="",
+        app_id="",
         usd_per_hour=None,
         region="",
         start_time=None,
         ready_time=None,
         finish_time=None,
         exit=None,
+        ranks=(),
         end_time=None,
         usd_total=None,
     )
@@ -110,6 +114,24 @@ def _deadline(snapshot: Snapshot, start: str) -> str:
 def _ready(instance: Instance, now: datetime) -> str | None:
     """Return the start time of the program, or now if the cloud reports only that the program runs."""
     return time(instance.started) or (timestamp(now) if instance.state == "running" else None)
+
+
+def _ranks(snapshot: Snapshot, instance: Instance) -> tuple[RankStatus, ...]:
+    """Return the exits of all ranks. An exit that is set is kept, and only the ranks of the claim count."""
+    members = len(snapshot.object.spec.member_pods)
+    before, found = snapshot.object.status.ranks, instance.ranks[:members]
+    if members == 0 or not (before or any(rank.exit for rank in found)):
+        return ()
+    known = (*before, *(RankStatus(),) * members)[:members]
+    seen = (*(rank.exit for rank in found), *(None,) * members)[:members]
+    return tuple(
+        rank if rank.exit is not None or exit_ is None else _rank(exit_, snapshot.now)
+        for rank, exit_ in zip(known, seen, strict=True)
+    )
+
+
+def _rank(end: Ended, now: datetime) -> RankStatus:
+    return RankStatus(finish_time=time(end.ended) or timestamp(now), exit=_exit(end))
 
 
 def _exit(end: Ended) -> Exit:

@@ -45,7 +45,8 @@ def termination_reason(snapshot: Snapshot) -> TerminationReason | None:
     """Return why the instance has to be terminated although its program runs, or None."""
     claim = snapshot.object
     if snapshot.owner is OwnerState.ABSENT:
-        return TerminationReason(Reason.OWNER_DELETED, f"{_beneficiary(snapshot)} no longer exists.")
+        parts = " or one of its pods" if claim.spec.member_pods else ""
+        return TerminationReason(Reason.OWNER_DELETED, f"{_beneficiary(snapshot)}{parts} no longer exists.")
     if claim.metadata.is_deleting:
         return TerminationReason(Reason.DELETED, "The claim was deleted.")
     span = lifetime(claim.status)

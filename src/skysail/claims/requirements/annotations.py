@@ -23,7 +23,8 @@ from skysail.claims.requirements.types import (
 from skysail.cloud.account import GpuRequest
 
 _PREFIXES = ("modal-operator.io/", "modal.com/", "runpod.io/")
-_WORKLOADS = ("job", "function")
+_FUNCTION = "function"
+_WORKLOADS = ("job", _FUNCTION)
 _TIERS = ("SECURE", "COMMUNITY")
 _DEFAULT_TIERS = ("SECURE",)
 _DEFAULT_GPU_MEMORY = 16
@@ -33,12 +34,19 @@ _ID = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 _PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])/(?:tcp|http)"
 _GIGABYTES = r"(?:0|[1-9][0-9]{0,5})"
 _MOUNT_PATH = r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]{1,64}){1,8}"
+_MODAL_VOLUME = rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,39}}:{_MOUNT_PATH}(?::ro)?"
 
-# Settings that only RunPod knows: the name of the option, the pattern of the value, and the expected value.
+# Settings that only one cloud knows: the name of the option, the pattern of the value, and the expected value.
 _OPTIONS = {
     Annotation.RUNPOD_TEMPLATE: ("template-id", _ID, "the id of a template"),
     Annotation.RUNPOD_TEMPLATE_ID: ("template-id", _ID, "the id of a template"),
     Annotation.RUNPOD_REGISTRY_AUTH: ("container-registry-auth-id", _ID, "the id of registry credentials"),
+    Annotation.MODAL_REGION: ("modal-region", _ID, "a region such as us-east"),
+    Annotation.MODAL_VOLUMES: (
+        "modal-volumes",
+        rf"{_MODAL_VOLUME}(?:, ?{_MODAL_VOLUME}){{0,31}}",
+        "a list such as data:/data,models:/models:ro",
+    ),
     Annotation.RUNPOD_PORTS: ("ports", rf"{_PORT}(?:, ?{_PORT}){{0,31}}", "a list such as 8080/tcp,9000/http"),
     Annotation.RUNPOD_CONTAINER_DISK: ("container-disk-gb", _GIGABYTES, "a number of GB"),
     Annotation.RUNPOD_VOLUME: ("volume-gb", _GIGABYTES, "a number of GB"),
@@ -108,26 +116,34 @@ def parse(
     gpus = gpu_types.read(reader, spec)
     overrides = container_mode.read(reader)
     tiers = reader.items(Annotation.RUNPOD_CLOUD_TYPE, "(?i:SECURE|COMMUNITY)", f"tiers ({', '.join(_TIERS)})")
+    regions = reader.items(Annotation.RUNPOD_DATACENTERS, _ID, "data center ids such as EU-RO-1")
+    cuda_versions = reader.items(Annotation.RUNPOD_CUDA, r"[0-9]{1,2}\.[0-9]{1,2}", "CUDA versions such as 12.4")
     return OffloadRequest(
         provider=provider,
         asked_by=asked_by,
         is_managed=reader.is_true(Annotation.RUNPOD_MANAGED, or_label=True),
         gpus=gpus,
         gpu_memory=_gpu_memory(reader, gpus),
-        regions=reader.items(Annotation.RUNPOD_DATACENTERS, _ID, "data center ids such as EU-RO-1"),
+        regions=regions,
         cloud_types=tuple(dict.fromkeys(tier.upper() for tier in tiers)) or _DEFAULT_TIERS,
-        cuda_versions=reader.items(Annotation.RUNPOD_CUDA, r"[0-9]{1,2}\.[0-9]{1,2}", "CUDA versions such as 12.4"),
+        cuda_versions=cuda_versions,
         max_usd_per_hour=_max_price(reader, gpus),
         max_cost_usd=reader.dollars(Annotation.MAX_COST),
         max_lifetime=_max_lifetime(reader, is_container_mode=overrides is not None),
         retries=reader.integer(Annotation.MODAL_RETRIES, default=0, least=0, most=1000) or 0,
         overrides=overrides,
-        options=_options(reader),
+        options=_options(reader, {"datacenter-ids": regions, "allowed-cuda-versions": cuda_versions}),
+        tunnel_port=_tunnel_port(reader),
         not_honoured=tuple(_not_honoured(reader)),
         unknown=tuple(name for name in reader.names if _is_unknown(name)),
         warnings=tuple(reader.warnings),
         errors=tuple(reader.errors),
     )
+
+
+def tunnel_port(metadata_annotations: Mapping[str, str], labels: Mapping[str, str]) -> int | None:
+    """Return the port that the pod's tunnel leads to, or None if the pod asks for no tunnel."""
+    return _tunnel_port(AnnotationReader(metadata_annotations, labels))
 
 
 def inherit(chain: Sequence[OwnerLink]) -> dict[str, str]:
@@ -204,22 +220,35 @@ def _max_lifetime(reader: AnnotationReader, *, is_container_mode: bool) -> float
     return float(seconds)
 
 
-def _options(reader: AnnotationReader) -> tuple[tuple[str, str], ...]:
+def _options(reader: AnnotationReader, lists: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, str], ...]:
+    """Return the settings that only RunPod knows. `lists` also choose the offers."""
     found: dict[str, str] = {}
     for name, (option, pattern, expected) in _OPTIONS.items():
         value = reader.matching(name, pattern, expected)
         if value is not None and found.setdefault(option, value) != value:
             reader.fail(name, f"{quoted(value)} contradicts {quoted(found[option])} of {option}. Remove one of them.")
+    for option, items in lists.items():
+        if items:
+            found[option] = ",".join(items)
     return tuple(sorted(found.items()))
+
+
+def _tunnel_port(reader: AnnotationReader) -> int | None:
+    """Return the port of the tunnel. A function runs as a server, so it always has one."""
+    port = reader.integer(Annotation.MODAL_TUNNEL_PORT, default=_DEFAULT_TUNNEL_PORT, least=1, most=65535)
+    is_function = reader.text_or_label(Annotation.MODAL_WORKLOAD_TYPE) == _FUNCTION
+    if reader.is_true(Annotation.MODAL_TUNNEL) or is_function:
+        return port or _DEFAULT_TUNNEL_PORT
+    if port is not None:
+        reader.warn(Annotation.MODAL_TUNNEL_PORT, f"has no effect without {Annotation.MODAL_TUNNEL}: true.")
+    return None
 
 
 def _not_honoured(reader: AnnotationReader) -> Iterator[str]:
     """Yield annotations that would change the pod and have no effect yet."""
-    for name in (Annotation.MODAL_TUNNEL, Annotation.MODAL_I6PN, Annotation.RUNPOD_INTERRUPTIBLE):
+    for name in (Annotation.MODAL_I6PN, Annotation.RUNPOD_INTERRUPTIBLE):
         if reader.is_true(name):
             yield name
-    if reader.integer(Annotation.MODAL_TUNNEL_PORT, default=_DEFAULT_TUNNEL_PORT, least=1, most=65535) is not None:
-        yield Annotation.MODAL_TUNNEL_PORT
     if (reader.integer(Annotation.MODAL_REPLICAS, default=1, least=1, most=10_000) or 1) > 1:
         yield Annotation.MODAL_REPLICAS
     if reader.text(Annotation.MODAL_HANDLER):

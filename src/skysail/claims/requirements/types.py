@@ -100,6 +100,7 @@ class OffloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     `max_usd_per_hour`: cap on the price of all GPUs of the pod. `max_cost_usd`: cap on the money for this object.
     `max_lifetime`: seconds; None if the pod sets none.
     `options`: further settings of one provider by their annotation's name without its prefix, such as `template-id`.
+    `tunnel_port`: the port that a tunnel leads to; None without a tunnel.
     `not_honoured`: annotations that are understood and have no effect yet. `unknown`: annotations of the clouds'
     prefixes that are not understood.
     `errors`: reasons why nothing may be launched, each a sentence with its fix. `warnings`: values that fell back.
@@ -119,6 +120,7 @@ class OffloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     overrides: ContainerOverrides | None = None
     options: tuple[tuple[str, str], ...] = ()
+    tunnel_port: int | None = None
     not_honoured: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     warnings: tuple[Warned, ...] = ()

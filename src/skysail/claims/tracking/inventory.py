@@ -110,7 +110,7 @@ class InventoryTracker:
         self._take(inventory, begun, is_evidence=inventory.complete and not contradiction)
         await self._confirm_missing()
         if contradiction or not inventory.complete:
-            self._fail(contradiction or f"{self.cloud.name} lists only a part of its instances.")
+            self._fail(contradiction or inventory.problem or f"{self.cloud.name} lists only a part of its instances.")
             return
         self.latest = inventory
         self._recover()
@@ -131,10 +131,17 @@ class InventoryTracker:
             others=instances,
         )
 
+    def has_seen(self, name: str) -> bool | None:
+        """Return whether the cloud lists an instance of a claim with this name, or None before the first listing."""
+        return bool(self._seen(name)) if self.is_polled else None
+
     def covers(self, claim: CloudInstance) -> bool:
-        """Return whether this account may have the instance. Claims without an account match every account."""
+        """Return whether this account may have the instance. Claims without an account match every account.
+
+        An account that does not know its name yet covers all claims of its cloud: it lists nothing until it does.
+        """
         spec = claim.spec
-        return spec.provider == self.cloud.name and spec.account in {"", self.cloud.account}
+        return spec.provider == self.cloud.name and (not self.cloud.account or spec.account in {"", self.cloud.account})
 
     def record_instance(self, instance: Instance) -> None:
         """Record a direct answer about one instance, which is newer than any inventory."""

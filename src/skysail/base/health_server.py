@@ -34,6 +34,7 @@ class HealthServer:
         outages: Callable[[], Mapping[str, str]],
         audit: Callable[[], Awaitable[list[Any]]],
         audit_token: str = "",
+        with_metrics: bool = True,
     ) -> None:
         self._metrics = metrics
         self._unready = unready
@@ -41,13 +42,15 @@ class HealthServer:
         self._audit = audit
         self._audit_token = audit_token
         self._is_auditing = False
+        self._with_metrics = with_metrics
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[tolerate_disconnects])
         app.router.add_get("/healthz", self._live)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/readyz/{part}", self._part_ready)
-        app.router.add_get("/metrics", self._count)
+        if self._with_metrics:
+            app.router.add_get("/metrics", self._count)
         app.router.add_post("/audit", self._compare)
         return app
 

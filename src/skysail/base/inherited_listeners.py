@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterable, MutableMapping
 from typing import Self
 
+from skysail.base.open_files import CallerLimits, LimitedListener
+
 VARIABLE = "SKYSAIL_LISTEN_FDS"
 
 
@@ -14,7 +16,9 @@ class InheritedListeners:
     """Sockets by port. They listen already: callers wait from the start of this process on."""
 
     def __init__(self, sockets: Iterable[socket.socket] = ()) -> None:
-        self._by_port = {connection.getsockname()[1]: connection for connection in sockets}
+        self._limits = CallerLimits.of_this_process()
+        limited = [LimitedListener(connection, self._limits) for connection in sockets]
+        self._by_port: dict[int, socket.socket] = {listener.getsockname()[1]: listener for listener in limited}
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Self:
@@ -27,3 +31,7 @@ class InheritedListeners:
     def take(self, port: int) -> socket.socket | None:
         """Return the socket of this port, which is the caller's from now on. None if there is none."""
         return self._by_port.pop(port, None)
+
+    def take_or_open(self, port: int, host: str) -> socket.socket:
+        """Return the socket of this port, or open one if there is none."""
+        return self.take(port) or LimitedListener(socket.create_server((host, port)), self._limits)

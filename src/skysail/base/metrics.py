@@ -63,6 +63,12 @@ class Metrics:
             Counter(errors.removesuffix("_total"), errors.description, registry=self._registry),
         )
 
+    def add_histogram(
+        self, metric: Metric, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = _SECONDS
+    ) -> Histogram:
+        """Return a new histogram of seconds. The caller observes its values."""
+        return Histogram(metric, metric.description, labels, registry=self._registry, buckets=buckets)
+
     def render(self) -> bytes:
         return generate_latest(self._registry)
 

@@ -25,7 +25,10 @@ class Label(DocumentedName):
     """Labels that Skysail writes or selects objects by."""
 
     MANAGED_BY = "app.kubernetes.io/managed-by", "`skysail` on every object that Skysail manages."
-    COMPONENT = "app.kubernetes.io/component", "`vgpu-controllers` on the operator's own pods."
+    COMPONENT = (
+        "app.kubernetes.io/component",
+        "`vgpu-controllers` on the operator's own pods, `bridge` on those of the bridge.",
+    )
     CONTROL_PLANE = "control-plane", "`controller-manager` on the operator's own pods."
     WORKER = "trainingjob.ml.example.com/worker", "On each pod of a TrainingJob; its value is the role."
     TRAINING_JOB = "trainingjob.ml.example.com/name", "Name of the TrainingJob that a child belongs to."
@@ -45,6 +48,7 @@ class Label(DocumentedName):
     SOURCE_CLAIM = "skysail.dev/source-claim", "PVC that a pod of a model copies the model from."
     OUTCOME = "skysail.dev/outcome", "`served` or `failed` on a revision in the history of a model."
     MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction behind a Service."
+    ENDPOINT_UID = "skysail.dev/endpoint-uid", "UID of the ModalEndpoint or ModalFunction that a child belongs to."
     MODAL_MANAGED = "modal-operator.io/managed", "`true` on a Service that routes to Modal."
     MODAL_ORIGINAL_POD = "modal-operator.io/original-pod", "Name of the pod that a ModalJob was made for."
     MODAL_WORKLOAD_TYPE = "modal-operator.io/workload-type", "`job` or `function`; also read as an annotation."
@@ -81,6 +85,18 @@ class Annotation(DocumentedName):
     PROGRESS_CA = (
         "skysail.dev/progress-ca",
         "On a pod of a TrainingJob: CA bundle of the progress server, mounted as a file.",
+    )
+    CHECKPOINT_VOLUME = (
+        "skysail.dev/checkpoint-volume",
+        "On a pod of a TrainingJob: UID of the TrainingJob. At a cloud its checkpoints are in a volume of that cloud.",
+    )
+    CLOUD_CHECKPOINT = (
+        "skysail.dev/cloud-checkpoint",
+        "On a pod of a TrainingJob: the newest checkpoint, if it is in the volume of a cloud.",
+    )
+    TRAIN_SCRIPT = (
+        "skysail.dev/train-script",
+        "On a pod of runtime modal-pytorch-runtime: its training program, mounted as /workspace/train.py.",
     )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
@@ -129,6 +145,8 @@ class Annotation(DocumentedName):
     MODAL_MEMORY = "modal-operator.io/memory", "Container mode: memory, such as `512Mi`; 512Mi if malformed."
     MODAL_GPU = "modal-operator.io/gpu", "GPU type and count, such as `T4:1`; empty means none."
     MODAL_GPU_TYPE = "modal-operator.io/gpu-type", "GPU type; the count is the container's limit, or 1."
+    MODAL_VOLUMES = "modal-operator.io/volumes", "Modal Volumes of the pod, such as `data:/data,models:/models:ro`."
+    MODAL_REGION = "modal-operator.io/region", "Region at Modal, such as `us-east`."
     MODAL_TIMEOUT = (
         "modal-operator.io/timeout",
         "Maximum lifetime in seconds; 300 if malformed, and in container mode if absent.",
@@ -142,18 +160,18 @@ class Annotation(DocumentedName):
     MODAL_HANDLER = "modal-operator.io/handler", "Not honoured yet: Python function for requests, as module.function."
     MODAL_WORKLOAD_TYPE = (
         "modal-operator.io/workload-type",
-        "`job` or `function` sends the pod to Modal; also read as a label.",
+        "`job` or `function` sends the pod to Modal; a function has a tunnel. Also read as a label.",
     )
     MODAL_ENV = (
         "modal-operator.io/env-",
         "Container mode: `env-NAME` sets the variable NAME, unless the container sets it.",
     )
-    MODAL_TUNNEL = "modal-operator.io/tunnel", "Not honoured yet: `true` makes a port of the pod reachable."
+    MODAL_TUNNEL = "modal-operator.io/tunnel", "`true` makes a port of the pod reachable by Service `POD-tunnel`."
     MODAL_TUNNEL_PORT = (
         "modal-operator.io/tunnel-port",
-        "Not honoured yet: the port that the tunnel leads to; 8000 if absent or malformed.",
+        "The port that the tunnel leads to; 8000 if absent or malformed.",
     )
-    MODAL_TUNNEL_URL = "modal-operator.io/tunnel-url", "Written: URL of the tunnel."
+    MODAL_TUNNEL_URL = "modal-operator.io/tunnel-url", "Written: URL of the tunnel in the cluster."
     MODAL_LOG_URL = "modal-operator.io/log-url", "Written: URL of the log at Modal."
     MODAL_APP_ID = "modal-operator.io/app-id", "Written: id of the app at Modal."
     MODAL_FUNCTION_ID = "modal-operator.io/function-id", "Written: id of the function or sandbox at Modal."
@@ -190,6 +208,8 @@ ACCOUNT_REAL = "account"
 ACCOUNT_SIMULATED = "simulated"
 # An account that only pretends, inside the operator. Simulated clouds with a server have the name above.
 ACCOUNT_MOCK = "mock"
+# Value of the label `app.kubernetes.io/component` on pods of the bridge.
+BRIDGE_COMPONENT = "bridge"
 
 
 class Finalizer(DocumentedName):
@@ -228,13 +248,20 @@ class Condition(DocumentedName):
     UPDATE_FAILED = "UpdateFailed", "Whether the target revision could not be served; the previous one keeps serving."
     ROLLED_BACK = "RolledBack", "Whether an earlier revision is served than the spec names, and why."
     SUCCEEDED = "Succeeded", "Whether the object finished successfully."
+    COMPLETE = "Complete", "On a TrainJob: whether the training completed."
+    FAILED = "Failed", "On a TrainJob: whether the training failed."
+    SUSPENDED = "Suspended", "On a TrainJob: whether it is suspended."
     SUPPORTED = (
         "skysail.dev/Supported",
-        "On a pod with fields that its node does not support: the message names the fields.",
+        "On a pod whose node does not support a field, or cannot read the image: the message says what to change.",
     )
     OFFLOAD = (
         "skysail.dev/Offload",
         "On a pod for a cloud: True once it is placed there; if False, the message says why not and how to change it.",
+    )
+    CLOUD_ENDPOINTS = (
+        "skysail.dev/CloudEndpoints",
+        "On a Service that selects pods at clouds: if False, the message says why its traffic does not reach them.",
     )
     DEPLOYED = "Deployed", "Whether a ModalFunction can be called."
     LAUNCHED = (
@@ -285,6 +312,9 @@ class Reason(DocumentedName):
     NO_MATCHING_NODE = "NoMatchingNode", "No node has the labels that the pod asks for, or a taint keeps it away."
     VALIDATION_FAILED = "ValidationFailed", "The validation script failed; the message ends with its log."
     WAITING_FOR_NODE = "WaitingForNode", "The claim is there; what to run has not been said since the operator started."
+    WAITING_FOR_GANG = "WaitingForGang", "Not all pods of the gang are on the node of the cloud yet."
+    GANG_FAILED = "GangFailed", "The rank exited with 0, but another rank of its gang failed; the message names it."
+    GANG_MEMBERS_DIFFER = "GangMembersDiffer", "The ranks of a gang ask for different images or GPUs."
     PREVIOUS_INSTANCE_RUNNING = (
         "PreviousInstanceRunning",
         "An older pod of the same Job index has an instance that is not terminated.",
@@ -354,6 +384,9 @@ class Reason(DocumentedName):
     CRASH_LOOP = "CrashLoop", "The same pod failed in the same way three times in a row, soon after its start."
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "More attempts failed than `runPolicy.backoffLimit` allows."
     RESTART_POLICY_NEVER = "RestartPolicyNever", "An attempt failed and `restartPolicy` is Never."
+    JOBS_COMPLETED = "JobsCompleted", "The training of a TrainJob completed."
+    JOBS_FAILED = "JobsFailed", "The training of a TrainJob failed; the message says why."
+    RESUMED = "Resumed", "The TrainJob is no longer suspended."
     LOST = "Lost", "The instance vanished at the cloud, for example because it was preempted."
     OFFLOADED = "Offloaded", "The pod is placed on the node of a cloud."
     INVALID_ANNOTATIONS = "InvalidAnnotations", "Annotations are malformed or contradict each other."
@@ -406,6 +439,13 @@ class Reason(DocumentedName):
     UNSUPPORTED_SCHEME = "UnsupportedScheme", "The scheme of the model URI is not supported."
     NOT_FOUND = "NotFound", "The model host has nothing at that address."
     SCRIPT_NOT_FOUND = "ScriptNotFound", "The validation script was not found."
+    IMAGE_WITHOUT_PYTHON = "ImageWithoutPython", "The image of an endpoint or function cannot run `python`."
+    REACHABLE = "Reachable", "The Service leads to its pods at clouds."
+    HEADLESS_SERVICE = "HeadlessService", "A headless Service cannot lead to pods at clouds."
+    NO_BRIDGE = "NoBridge", "The bridge to the clouds has no ready pod."
+    NO_BRIDGE_PORT = "NoBridgePort", "All ports of the bridge are in use."
+    UNSUPPORTED_PROTOCOL = "UnsupportedProtocol", "Only TCP ports lead to pods at clouds."
+    UNREACHABLE_CLOUD = "UnreachableCloud", "The account accepts no connections to its instances."
 
 
 class EventReason(DocumentedName):
@@ -430,7 +470,15 @@ class EventReason(DocumentedName):
         "CheckpointLost",
         "The PVC of the newest checkpoint was deleted: an attempt starts without a checkpoint.",
     )
+    CHECKPOINT_LEFT_BEHIND = (
+        "CheckpointLeftBehind",
+        "An attempt runs elsewhere than the newest checkpoint is, so it starts without a checkpoint.",
+    )
+    INVALID_PROGRESS = "InvalidProgress", "A pod printed a progress line that cannot be read; the message says why."
     INVALID_CHECKPOINT = "InvalidCheckpoint", "A pod printed a checkpoint that cannot be used; the message says why."
+    JOB_STARTED = "JobStarted", "A ModalJob runs."
+    JOB_SUCCEEDED = "JobSucceeded", "A ModalJob succeeded."
+    JOB_FAILED = "JobFailed", "A ModalJob failed; the message says why."
     LIFETIME_LIMITED = "LifetimeLimited", "A budget or cap ends an instance before its maximum lifetime."
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "A gang was not offloaded; the message says what to change."
     OFFLOADED = "Offloaded", "The pod was bound to the node of a cloud; the message gives the price."
@@ -455,11 +503,19 @@ class EventReason(DocumentedName):
     )
     MANDATORY_CONFIG_MAP_NOT_FOUND = "MandatoryConfigMapNotFound", "The pod waits for a ConfigMap or a key of one."
     INVALID_FIELD = "InvalidField", "A field has a value that no program or file system takes; the message names it."
+    IMAGE_PREPARING = "ImagePreparing", "A cloud prepares the image of a pod."
+    WAITING_FOR_CAPACITY = "WaitingForCapacity", "A cloud looks for GPUs for a pod; the message gives the deadline."
+    STARTED = "Started", "An instance at a cloud runs the container of a pod."
+    TERMINATED = "Terminated", "An instance at a cloud has ended; the message gives exit code and cost."
     PULLING = "Pulling", "An image is being prepared; the message shows the progress."
     PULLED = "Pulled", "An image is ready."
     PYTHON_VERSION_MISMATCH = (
         "PythonVersionMismatch",
         "The tag of an image names a Python version, and the container runs in another one.",
+    )
+    IMAGE_VERSION_MISMATCH = (
+        "ImageVersionMismatch",
+        "The tag of an image names a version of its framework, and the container runs with another one.",
     )
     LIMITS_IGNORED = "LimitsIgnored", "The node does not enforce limits of memory and CPU."
     CANNOT_START = "Failed", "A container could not be started; the message says why."
@@ -477,6 +533,10 @@ class EventReason(DocumentedName):
     PULL_SECRETS_IGNORED = (
         "PullSecretsIgnored",
         "Pull secrets of a pod at a cloud are missing, malformed or ambiguous; the message says which.",
+    )
+    CLOUD_ENDPOINTS_FAILED = (
+        "CloudEndpointsFailed",
+        "The traffic of a Service does not reach its pods at clouds; the message says why.",
     )
     EVICTED = "Evicted", "The node evicted the pod: it exceeded a storage limit, or the disk was nearly full."
     UNSUPPORTED = "Unsupported", "The node does not support fields of the pod; the message names them."
@@ -502,6 +562,10 @@ class Metric(DocumentedName):
     TRAINING_JOBS_COMPLETED = "trainingjob_completed_total", "TrainingJobs that succeeded, by `namespace`."
     TRAINING_JOBS_FAILED = "trainingjob_failed_total", "TrainingJobs that failed, by `namespace`, `reason`."
     TRAINING_JOB_STATE = "trainingjob_state", "State of each TrainingJob, by `namespace`, `name`, `state`."
+    TRAINING_JOB_STALLED = (
+        "trainingjob_stalled",
+        "1 for each TrainingJob that stopped reporting progress, by `namespace`, `name`.",
+    )
     TRAINING_JOB_GPUS = "trainingjob_allocated_gpus", "GPUs that pods of TrainingJobs hold, by `namespace`."
     TRAINING_JOB_WORKERS = "trainingjob_allocated_workers", "Workers of TrainingJobs that have a node, by `namespace`."
     WORKQUEUE_DEPTH = "workqueue_depth", "Keys in the queue, by `name` of the controller."
@@ -519,6 +583,8 @@ class Metric(DocumentedName):
     )
     LOOP_LAG = "skysail_event_loop_lag_seconds", "Lag of the event loop at its last heartbeat."
     CLOUD_UP = "skysail_cloud_up", "1 if the cloud lists its instances, else 0, by `cloud`."
+    CLAIMS = "skysail_claims", "Claims, by `cloud` and `state`."
+    ORPHANS = "skysail_orphaned_instances", "Instances of this cluster without a claim, by `cloud`."
     RESERVED_USD = "skysail_reserved_usd", "US dollars that running instances have reserved, by `namespace`."
     SPENT_USD = (
         "skysail_spent_usd",
@@ -534,6 +600,20 @@ class Metric(DocumentedName):
         "1 if spend and reservations have used up a budget, else 0, by `namespace`, `policy`.",
     )
     LEADER = "skysail_leader", "1 in the leader, 0 in the other replicas."
+    BRIDGE_ROUTES = "skysail_bridge_routes", "Ports on which the bridge listens."
+    BRIDGE_OPEN = "skysail_bridge_open_connections", "Open connections, by `namespace`, `owner`, `port`."
+    BRIDGE_REQUESTS = (
+        "skysail_bridge_requests_total",
+        "Connections, or requests where the cloud forwards only HTTP, by `namespace`, `owner`, `port`, `outcome`.",
+    )
+    BRIDGE_BYTES = (
+        "skysail_bridge_bytes_total",
+        "Bytes through the bridge, by `namespace`, `owner`, `port`, `direction` (in, out).",
+    )
+    BRIDGE_SECONDS = (
+        "skysail_bridge_connect_seconds",
+        "Time until the cloud accepted a connection, or answered a request.",
+    )
     TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "Progress of each TrainingJob, by `namespace`, `name`."
     TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "Current epoch of each TrainingJob, by `namespace`, `name`."
     TRAINING_JOB_LOSS = "trainingjob_loss", "Reported metric `loss` of each TrainingJob, by `namespace`, `name`."

@@ -15,6 +15,8 @@ _PREFIX = "SKYSAIL_"
 # Environment variables of the replaced operators that mean the same setting.
 _ALIASES = {
     "mock_clouds": ("MODAL_MOCK",),
+    "modal_environment": ("MODAL_ENVIRONMENT",),
+    "runpod_api_base_url": ("RUNPOD_API_BASE_URL",),
     "katib_adapter": ("ENABLE_KATIB_ADAPTER",),
     "training_operator_adapter": ("ENABLE_TRAINING_OPERATOR_ADAPTER",),
     "kserve_adapter": ("ENABLE_KSERVE_ADAPTER",),
@@ -89,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     health_host: Annotated[
         str | None, Meta(description="Address on which `health_ports` listen; by default all addresses.")
     ] = None
+    metrics: Annotated[bool, Meta(description="Serve /metrics.")] = True
     webhook_port: Annotated[Port, Meta(description="Port of the admission server.")] = 9443
     webhook_host: Annotated[
         str | None, Meta(description="Address of this process for the API server and pods, where there is no Service.")
@@ -131,7 +134,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         "/var/lib/skysail"
     )
     simulated_cloud_url: Annotated[
-        str | None, Meta(description="Unix socket of the simulated clouds, which replace all real ones.")
+        str | None, Meta(description="Unix socket of the simulated clouds, used for clouds without credentials.")
     ] = None
     simulated_cloud_token_file: Annotated[
         str | None, Meta(description="File with the token for the simulated clouds.")
@@ -139,6 +142,59 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mock_clouds: Annotated[
         bool, Meta(description="Pretend to run cloud pods: no cloud is called, and nothing is paid.")
     ] = False
+    bridge_address: Annotated[
+        str | None,
+        Meta(description="Address of the bridge for Services; by default those of its pods in `operator_namespace`."),
+    ] = None
+    bridge_host: Annotated[
+        str | None, Meta(description="Address on which the bridge listens; by default all addresses.")
+    ] = None
+    bridge_health_port: Annotated[Port, Meta(description="Port of /healthz, /readyz and /metrics of the bridge.")] = (
+        8083
+    )
+    bridge_max_connections: Annotated[
+        int, Meta(ge=1, description="Maximum open connections of the bridge; further ones are reset.")
+    ] = 4096
+    bridge_max_connections_per_route: Annotated[
+        int, Meta(ge=1, description="Maximum open connections to one port of one instance; further ones are reset.")
+    ] = 1024
+    bridge_idle_seconds: Annotated[
+        float, Meta(gt=0, description="Seconds without a byte after which the bridge closes a connection.")
+    ] = 3600.0
+    bridge_max_request_bytes: Annotated[
+        int, Meta(ge=1, description="Maximum body of one request, where the cloud forwards only HTTP.")
+    ] = 4 * 2**30
+    modal_token_secret: Annotated[
+        str, Meta(description="Secret in the operator's namespace with the token of Modal: `token-id`, `token-secret`.")
+    ] = "modal-token"  # noqa: S105 (the name of a Secret)
+    modal_environment: Annotated[
+        str, Meta(description="Environment at Modal; empty: the default one of the workspace.")
+    ] = ""
+    modal_default_gpu_type: Annotated[
+        str, Meta(description="GPU type of pods at Modal that name none; empty: the cheapest that fits.")
+    ] = ""
+    modal_capacity_timeout_seconds: Annotated[
+        float, Meta(gt=0, le=1200, description="Seconds that a launch at Modal waits for GPUs.")
+    ] = 600.0
+    modal_shared_volumes: Annotated[
+        tuple[str, ...], Meta(description="Volumes of Modal that pods of every namespace may mount by their own name.")
+    ] = ()
+    modal_prices: Annotated[
+        dict[str, Annotated[float, Meta(gt=0)]],
+        Meta(description="Prices of Modal in US dollars per hour, by GPU type, `cpu` (a core) and `memory` (a GiB)."),
+    ] = {}
+    modal_regions: Annotated[
+        tuple[str, ...], Meta(description="Regions of Modal with offers of their own, for policies that name regions.")
+    ] = ()
+    modal_region_multipliers: Annotated[
+        dict[str, Annotated[float, Meta(gt=0)]], Meta(description="Price multipliers of Modal's regions.")
+    ] = {}
+    runpod_key_secret: Annotated[
+        str, Meta(description="Secret in the operator's namespace with the API key of RunPod: `RUNPOD_KEY`.")
+    ] = "runpod-controller-secrets"  # noqa: S105 (the name of a Secret)
+    runpod_api_base_url: Annotated[str, Meta(description="Address of RunPod's API, or `unix:/path` of a stand-in.")] = (
+        "https://api.runpod.io"
+    )
     orphan_grace_seconds: Annotated[
         float, Meta(ge=0, description="Seconds before an instance without a claim is terminated.")
     ] = 600.0
@@ -177,6 +233,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, Meta(description="Offload pods of the Kubeflow training operator, such as those of a PyTorchJob.")
     ] = True
     kserve_adapter: Annotated[bool, Meta(description="Offload pods of KServe.")] = True
+    allowed_registries: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Private registries that image configs may be read from: CIDRs, host patterns, and "
+            "http://HOST:PORT for a registry without TLS."
+        ),
+    ] = ()
     runtime_images: Annotated[
         dict[RuntimeName, str], Meta(description="Container images that replace those of serving runtimes, by runtime.")
     ] = {}

@@ -61,6 +61,9 @@ def pending_reason(pod: Pod, who: str, *, event: PodEvent | None = None, previou
         waiting = container.state.waiting
         if waiting is not None and waiting.reason not in _ON_ITS_WAY:
             return _held(who, waiting.reason, waiting.message, previous)
+        # Node `local` says there how far the image is.
+        if waiting is not None and waiting.message:
+            return PendingReason(Reason.STARTING, f"{who} is {truncate(waiting.message)}")
     return _not_started(who, event) if event is not None and event.pod == pod.metadata.name else None
 
 
@@ -134,6 +137,8 @@ def _held(who: str, reason: str, message: str, previous: str) -> PendingReason:
         return PendingReason(
             Reason.UNSUPPORTED, f"{who} cannot run on its node: unsupported fields: {truncate(message)}"
         )
+    if reason == Reason.ENTRYPOINT_UNKNOWN:
+        return PendingReason(Reason.ENTRYPOINT_UNKNOWN, f"{who} does not start: {truncate(message)}")
     if reason in _NO_CONFIG:
         return PendingReason(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {reason_text}")
     return PendingReason(Reason.STARTING, f"{who} does not start: {reason_text}")

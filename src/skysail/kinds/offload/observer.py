@@ -9,15 +9,18 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from skysail.base.names import Annotation, Label
+from skysail.claims.gangs import GangRef
 from skysail.claims.limits.offload_policy import OffloadPolicy
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.offers import OfferList
 from skysail.kinds.offload.caches import Caches
 from skysail.kinds.offload.config import OffloadConfig
 from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.owners import OwnerLookup
 from skysail.kinds.offload.pending_facts import PendingFacts
-from skysail.kinds.offload.plan import facts
+from skysail.kinds.offload.plan import facts, gangs
 from skysail.kinds.offload.plan.facts import Cloud, Observation
+from skysail.kinds.offload.plan.gangs import Sibling
 from skysail.kinds.offload.plan.placement import JobFacts, PlacementFacts, Rule, Stage, rule_of
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.resources import NAMESPACE
@@ -43,6 +46,10 @@ class Clouds(Protocol):
 
     def exhausted(self, pod: Pod) -> frozenset[str]:
         """Return the providers that had no capacity for another pod of the same Job lately."""
+        ...
+
+    def has_private_network(self, provider: str) -> bool:
+        """Return whether the pods of a gang reach each other at the provider."""
         ...
 
     def unsupported(self, pod: Pod, provider: str) -> tuple[str, ...]:
@@ -85,12 +92,26 @@ class PlacementObserver:
             namespace_labels=await self._namespace_labels(pod.metadata.namespace),
             autoscaler=await self._autoscaler(pod, rule),
             job=await self._job_with_pods(pod, seen.job, rule),
+            siblings=await self._siblings(pod, about_pod.gang_ref),
         )
         return facts.placement_facts(seen)
 
     def without_reads(self, pod: Pod, stage: Stage) -> PlacementFacts:
         """Return the facts that the pod itself tells. Its owners are unknown, so the pod is not placed by them."""
         return facts.pod_facts(self._unread(pod, stage))
+
+    async def gang(self, pod: Pod) -> GangRef | None:
+        """Return the gang of a pod that is at a cloud. Raises `OutcomeUnknown` if its owners cannot be read."""
+        if pod.metadata.controller is None:
+            return None
+        owners = await self.owners.find(pod)
+        if owners is None:
+            raise OutcomeUnknown("The owners of the pod could not be read; retried.")
+        is_excluded = any(owner.kind in self._config.excluded_kinds for owner in owners)
+        return None if is_excluded else gangs.gang_ref(pod, owners)
+
+    async def _siblings(self, pod: Pod, ref: GangRef | None) -> tuple[Sibling, ...] | None:
+        return () if ref is None else await self._pending.siblings(pod, gangs.sibling_selector(ref))
 
     def _unread(self, pod: Pod, stage: Stage) -> Observation:
         return Observation(
@@ -115,6 +136,7 @@ class PlacementObserver:
             outage=self._clouds.outages().get(provider, ""),
             is_exhausted=provider in self._clouds.exhausted(pod),
             unsupported=self._clouds.unsupported(pod, provider),
+            has_private_network=self._clouds.has_private_network(provider),
         )
 
     def _policies(self) -> tuple[OffloadPolicy, ...] | None:

@@ -13,11 +13,13 @@ import msgspec
 
 from skysail.base.names import Annotation
 from skysail.base.ttl_cache import Memory
+from skysail.claims.requirements import owner_kinds
 from skysail.kinds.offload.plan import gangs
 from skysail.kinds.offload.plan.gangs import Owner
 from skysail.kube.api.objects import Object, OwnerReference
 from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import Resource
+from skysail.kube.api.train_job_overrides import read_overrides
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound, NotServed
 
@@ -27,32 +29,8 @@ _REMEMBERED_SECONDS = 30.0
 _MODAL_RUNTIME = "modal-"
 _MODAL_VARIABLE = "MODAL_ENABLED"
 
-# Plural by group and kind. An owner of another kind ends the chain.
-_PLURALS = {
-    ("batch", "Job"): "jobs",
-    ("batch", "CronJob"): "cronjobs",
-    ("apps", "ReplicaSet"): "replicasets",
-    ("apps", "Deployment"): "deployments",
-    ("apps", "StatefulSet"): "statefulsets",
-    ("jobset.x-k8s.io", "JobSet"): "jobsets",
-    ("trainer.kubeflow.org", "TrainJob"): "trainjobs",
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): "leaderworkersets",
-    ("kubeflow.org", "PyTorchJob"): "pytorchjobs",
-    ("kubeflow.org", "TFJob"): "tfjobs",
-    ("kubeflow.org", "XGBoostJob"): "xgboostjobs",
-    ("kubeflow.org", "MPIJob"): "mpijobs",
-    ("kubeflow.org", "PaddleJob"): "paddlejobs",
-    ("kubeflow.org", "JAXJob"): "jaxjobs",
-    ("kubeflow.org", "Trial"): "trials",
-    ("kubeflow.org", "Experiment"): "experiments",
-    ("serving.kserve.io", "InferenceService"): "inferenceservices",
-    ("serving.knative.dev", "Revision"): "revisions",
-    ("serving.knative.dev", "Configuration"): "configurations",
-    ("serving.knative.dev", "Service"): "services",
-}
-
 POLICY_RULES = tuple(
-    PolicyRule(Resource(group, "*", plural, kind), ("get",)) for (group, kind), plural in _PLURALS.items()
+    PolicyRule(Resource(group, "*", plural, kind), ("get",)) for (group, kind), plural in owner_kinds.PLURALS.items()
 )
 
 
@@ -91,7 +69,7 @@ class OwnerLookup:
         self._memory.discard((owner.metadata.namespace, owner.metadata.uid))
 
     async def _get(self, namespace: str, reference: OwnerReference) -> _OwnerObject | None:
-        resource = _resource(reference)
+        resource = owner_kinds.resource_of(reference.api_version, reference.kind)
         if resource is None:
             return None
         found = await self._memory.get_or_fetch(
@@ -109,12 +87,6 @@ class OwnerLookup:
             return None
 
 
-def _resource(reference: OwnerReference) -> Resource | None:
-    group, _, version = reference.api_version.rpartition("/")
-    plural = _PLURALS.get((group, reference.kind))
-    return Resource(group, version, plural, reference.kind) if plural else None
-
-
 def _owner(reference: OwnerReference, found: _OwnerObject) -> Owner:
     annotations: Mapping[str, str] = found.metadata.annotations or {}
     if reference.kind == "TrainJob" and _is_for_modal(found.spec):
@@ -123,15 +95,28 @@ def _owner(reference: OwnerReference, found: _OwnerObject) -> Owner:
         kind=reference.kind,
         name=reference.name,
         annotations=annotations,
+        uid=reference.uid,
+        api_version=reference.api_version,
         labels=found.metadata.labels or {},
-        members=gangs.members(reference.kind, found.spec),
+        groups=gangs.member_groups(reference.kind, found.spec),
+        has_ranks=gangs.has_ranks(reference.kind, found.spec),
+        ends_together=gangs.ends_together(reference.kind, found.spec),
     )
 
 
 def _is_for_modal(spec: Mapping[str, Any]) -> bool:
-    """Return whether a TrainJob asks for Modal by its runtime or by an environment variable."""
+    """Return whether a TrainJob asks for Modal: by its runtime, by a variable, or by an override in any spelling."""
     runtime = str((spec.get("runtimeRef") or {}).get("name") or "")
-    variables = (spec.get("trainer") or {}).get("env") or ()
-    return runtime.startswith(_MODAL_RUNTIME) or any(
-        row.get("name") == _MODAL_VARIABLE and str(row.get("value", "true")).casefold() != "false" for row in variables
+    overrides = list(read_overrides(spec))
+    containers = [row for override in overrides for row in override.spec.get("containers") or ()]
+    variables = [row for part in (spec.get("trainer") or {}, *containers) for row in part.get("env") or ()]
+    annotations = [(override.metadata.get("annotations") or {}) for override in overrides]
+    return (
+        runtime.startswith(_MODAL_RUNTIME)
+        or any(row.get("name") == _MODAL_VARIABLE and _is_on(row.get("value", "true")) for row in variables)
+        or any(_is_on(row.get(Annotation.MODAL_ENABLED, "false")) for row in annotations)
     )
+
+
+def _is_on(value: object) -> bool:
+    return str(value).casefold() != "false"

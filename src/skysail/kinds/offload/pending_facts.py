@@ -14,7 +14,9 @@ import msgspec
 from skysail.base.rate_limiter import Ration
 from skysail.base.ttl_cache import Memory
 from skysail.kinds.offload.objects import Pod, parse_time
+from skysail.kinds.offload.plan import node_fit
 from skysail.kinds.offload.plan.facts import AutoscalerAnswer
+from skysail.kinds.offload.plan.gangs import Sibling
 from skysail.kube.api.resources import EVENT, POD
 from skysail.kube.client.client import Client, decode_reply
 from skysail.kube.client.errors import KubeError
@@ -52,6 +54,10 @@ class _Pods(msgspec.Struct, frozen=True):
     items: tuple[_BoundPod, ...] = ()
 
 
+class _GangPods(msgspec.Struct, frozen=True):
+    items: tuple[Pod, ...] = ()
+
+
 class PendingFacts:
     """Reads events and pods. Requests are rate-limited; above the limit a fact is unknown."""
 
@@ -80,6 +86,23 @@ class PendingFacts:
         except (KubeError, _Limited):
             return None
 
+    async def siblings(self, pod: Pod, selector: str) -> tuple[Sibling, ...] | None:
+        """Return the other pods of a gang that have not finished, or None if they are unknown."""
+        try:
+            self._spend()
+            page = await self._client.list_page(POD, pod.metadata.namespace, {"labelSelector": selector})
+            found = decode_reply(page, _GangPods).items
+        except (KubeError, _Limited):
+            return None
+        own = pod.metadata.uid, pod.metadata.name
+        return tuple(
+            Sibling(node=_node(other), is_unschedulable=other.unschedulable_since is not None)
+            for other in found
+            if (other.metadata.uid, other.metadata.name) != own
+            and not other.is_finished
+            and not other.metadata.is_deleting
+        )
+
     async def _read_events(self, pod: Pod) -> AutoscalerAnswer:
         self._spend()
         query = {"fieldSelector": f"regarding.uid={pod.metadata.uid}"}
@@ -107,6 +130,10 @@ class PendingFacts:
 
 class _Limited(Exception):
     """Too many requests in a short time."""
+
+
+def _node(pod: Pod) -> str:
+    return pod.node or pod.node_selector.get(node_fit.HOSTNAME, "")
 
 
 def _newest(events: Iterable[EventNote]) -> datetime | None:

@@ -1,9 +1,10 @@
-"""Reconcilers of pods without a node, and of Jobs whose pods run at RunPod."""
+"""Reconcilers of pods without a node, of pods at Modal, and of Jobs whose pods run at RunPod."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Any
 
 from skysail.claims.requirements.types import RUNPOD
 from skysail.claims.types import CloudInstance
@@ -14,8 +15,8 @@ from skysail.kinds.offload.caches import Caches
 from skysail.kinds.offload.config import OffloadConfig
 from skysail.kinds.offload.objects import Job, NodeObject, Pod
 from skysail.kinds.offload.observer import PlacementObserver
-from skysail.kinds.offload.plan import job_annotations, planner
-from skysail.kinds.offload.plan.snapshot import JobSnapshot, PodSnapshot
+from skysail.kinds.offload.plan import job_annotations, planner, pod_annotations
+from skysail.kinds.offload.plan.snapshot import CloudPodSnapshot, JobSnapshot, PodSnapshot
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import EVENT, JOB, NAMESPACE, NODE, POD
@@ -95,6 +96,38 @@ class PodReconciler:
     def _enqueue_pods(self, pods: Iterable[Pod]) -> None:
         for pod in pods:
             self._enqueue(pod.metadata.key)
+
+
+class CloudPodReconciler:
+    """Reconciler of the pods on a node of Modal: writes ids of their sandboxes as annotations."""
+
+    resource = POD
+
+    def __init__(self, pods: Cache[Any], claims: Cache[CloudInstance]) -> None:
+        self._pods = pods
+        self._claims = claims
+
+    async def observe(self, key: Key) -> CloudPodSnapshot | None:
+        pod = self._pods.get(key)
+        if pod is None:
+            return None
+        return CloudPodSnapshot(object=pod, claims=tuple(self._claims.by("owner", pod.metadata.identity)))
+
+    def plan(self, snapshot: CloudPodSnapshot) -> Plan:
+        return pod_annotations.plan(snapshot)
+
+    def on_rejected(self, snapshot: CloudPodSnapshot, event: Event) -> Plan:  # noqa: ARG002 (the protocol's)
+        return planner.on_rejected(event)
+
+    def connect(self, controller: Controller[CloudPodSnapshot]) -> None:
+        """Enqueue the pod of a claim that gets another instance."""
+
+        def claim_changed(old: CloudInstance | None, new: CloudInstance | None) -> None:
+            if new is None or (old is not None and old.status.instance_id == new.status.instance_id):
+                return
+            controller.queue.add(Key(new.spec.owner.namespace, new.spec.owner.name))
+
+        self._claims.subscribe(claim_changed)
 
 
 class JobReconciler:

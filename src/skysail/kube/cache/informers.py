@@ -78,7 +78,8 @@ class Informers:
         return [audit_result for _, audit_result in audit_results]
 
     def _feed(self, cache: Cache[Any]) -> None:
-        if self._namespaces and cache.resource.namespaced:
+        has_own_feeds = cache.feeds != ("",)
+        if self._namespaces and cache.resource.namespaced and not has_own_feeds:
             cache.feeds = self._namespaces
 
     def _follow(self, tasks: asyncio.TaskGroup, cache: Cache[Any], desired: Callable[[CrdInfo], bool]) -> None:

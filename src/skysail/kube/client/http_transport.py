@@ -7,6 +7,7 @@ a burst of writes waits here and not at the API server. Each watch has its own c
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from skysail.kube.client.errors import ReplyLost, Unreachable
+from skysail.kube.client.exec_plugin import PluginError
 from skysail.kube.client.kubeconfig import Access
 from skysail.kube.client.transport import Reply, Request
 
@@ -66,9 +68,10 @@ class HttpTransport:
         # Disable compression: inside a cluster, bandwidth is cheaper than the CPU time for it.
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "skysail"}
         headers.update(request.headers)
-        if token := self._access.token():
+        token = await self._token()
+        if token:
             headers["Authorization"] = f"Bearer {token}"
-        return await session.request(
+        response = await session.request(
             request.method,
             URL(self._access.server + request.path, encoded=True),
             params=request.query,
@@ -76,6 +79,21 @@ class HttpTransport:
             data=request.body,
             allow_redirects=False,
         )
+        if response.status == HTTPStatus.UNAUTHORIZED and self._access.plugin is not None:
+            self._access.plugin.reject(token)
+        return response
+
+    async def _token(self) -> str:
+        """Return the token for a request. Raises PluginError, or Unreachable if the plugin worked before."""
+        plugin = self._access.plugin
+        if plugin is None:
+            return self._access.token() or ""
+        try:
+            return await plugin.token()
+        except PluginError as error:
+            if plugin.has_worked:
+                raise Unreachable(str(error)) from error
+            raise
 
 
 class HttpStream:

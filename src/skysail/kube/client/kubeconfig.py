@@ -8,11 +8,12 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from skysail.base.errors import UserError
+from skysail.kube.client.exec_plugin import ExecPlugin, PluginConfig
 
 _POD_SECRETS = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -30,6 +31,14 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     tls: ssl.SSLContext
     token: TokenSource
+    plugin: ExecPlugin | None = None  # gives tokens in place of `token`
+
+
+class _Extension(msgspec.Struct):
+    """Extra data of a cluster. The one with this name is meant for plugins."""
+
+    name: str
+    extension: Any = None
 
 
 class _Cluster(msgspec.Struct, rename="kebab"):
@@ -39,6 +48,7 @@ class _Cluster(msgspec.Struct, rename="kebab"):
     insecure_skip_tls_verify: bool = False
     proxy_url: str | None = None
     tls_server_name: str | None = None
+    extensions: list[_Extension] | None = None
 
 
 class _User(msgspec.Struct, rename="kebab"):
@@ -49,7 +59,7 @@ class _User(msgspec.Struct, rename="kebab"):
     token: str | None = None
     token_file: str | None = msgspec.field(default=None, name="tokenFile")
     username: str | None = None
-    exec: dict[str, object] | None = None
+    exec: PluginConfig | None = None
     auth_provider: dict[str, object] | None = None
 
 
@@ -105,10 +115,12 @@ def from_file(path: Path, context: str | None = None) -> Access:
     cluster = _named(path, "cluster", chosen.cluster, config.clusters, lambda row: row.name).cluster
     user = _named(path, "user", chosen.user, config.users, lambda row: row.name).user or _User()
     _refuse_unsupported(path, cluster, user)
+    tls = _tls(path, cluster, user)
     return Access(
         server=cluster.server.rstrip("/"),
-        tls=_tls(path, cluster, user),
+        tls=tls,
         token=_token_source(path, user),
+        plugin=_plugin(path, cluster, user, tls),
     )
 
 
@@ -165,10 +177,10 @@ def _refuse_unsupported(path: Path, cluster: _Cluster, user: _User) -> None:
         )
     if cluster.proxy_url or cluster.tls_server_name:
         raise ConfigError(f"{path} sets proxy-url or tls-server-name, which Skysail does not support: remove them.")
-    if user.exec or user.auth_provider or user.username:
+    if user.auth_provider or user.username:
         raise ConfigError(
-            f"{path} uses a plugin or a password, which Skysail does not support. Create a token with `kubectl create "
-            "token skysail -n skysail-system`, and put it into `users[].user.token`."
+            f"{path} uses an auth-provider or a password, which Skysail does not support. Create a token with `kubectl "
+            "create token skysail -n skysail-system`, and put it into `users[].user.token`."
         )
 
 
@@ -177,6 +189,19 @@ def _token_source(path: Path, user: _User) -> TokenSource:
         return TokenFile(path.parent / user.token_file)
     token = user.token
     return lambda: token
+
+
+def _plugin(path: Path, cluster: _Cluster, user: _User, tls: ssl.SSLContext) -> ExecPlugin | None:
+    """Return the user's plugin. A token or a certificate in the file comes first, as for kubectl."""
+    if user.exec is None or user.token or user.token_file:
+        return None
+    info: dict[str, Any] = {"server": cluster.server}
+    if authority := _material(path, cluster.certificate_authority_data, cluster.certificate_authority):
+        info["certificate-authority-data"] = base64.b64encode(authority).decode()
+    for extension in cluster.extensions or ():
+        if extension.name == "client.authentication.k8s.io/exec":
+            info["config"] = extension.extension
+    return ExecPlugin(user.exec, path.parent, tls, load_certificate, cluster=info)
 
 
 def _tls(path: Path, cluster: _Cluster, user: _User) -> ssl.SSLContext:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.base.names import Label
+from skysail.base.names import Annotation, Label
 from skysail.base.settings import NodeSettings
 from skysail.claims.requirements.types import CHEAPEST
 from skysail.kinds.offload.objects import Pod
@@ -20,6 +20,7 @@ from skysail.kinds.offload.plan.placement import Decision, Leave, Place, Placeme
 from skysail.kube.admission.hooks import AdmissionResponse, Manifest
 from skysail.kube.api.tolerations import tolerate_forever
 
+_CHECKPOINTS = "checkpoints"
 _ANY_CLOUD = {Label.TYPE.value: "virtual-kubelet"}
 
 
@@ -62,7 +63,19 @@ def _place(pod: Pod, place: Place, settings: NodeSettings) -> list[Manifest]:
         *_merged("/metadata/labels", pod.labels, place.labels),
         *_changed("/spec/nodeSelector", pod.node_selector, {**selector, node_fit.HOSTNAME: place.node}),
         *_changed("/spec/tolerations", list(pod.tolerations), tolerate_forever(tolerations) or tolerations),
+        *_changed("/spec/volumes", pod.spec.get("volumes"), _without_claim(pod)),
     ]
+
+
+def _without_claim(pod: Pod) -> Any:
+    """Return the volumes without the PVC of a TrainingJob's checkpoints: at a cloud they are in a volume of that cloud.
+
+    The scheduler would wait for a PVC that no node of the cluster needs.
+    """
+    volumes = pod.spec.get("volumes")
+    if Annotation.CHECKPOINT_VOLUME not in pod.annotations:
+        return volumes
+    return [{"name": _CHECKPOINTS, "emptyDir": {}} if row.get("name") == _CHECKPOINTS else row for row in volumes or ()]
 
 
 def _keep_off(pod: Pod, facts: PlacementFacts, nodes: Mapping[str, NodeSettings]) -> list[Manifest]:

@@ -10,17 +10,18 @@ from msgspec.structs import replace
 
 from skysail.base.names import Annotation, Reason
 from skysail.base.settings import NodeSettings
+from skysail.claims.gangs import GangRef
 from skysail.claims.limits import policy_check
 from skysail.claims.limits.offload_policy import OffloadPolicy
 from skysail.claims.limits.policy_check import PolicyDecision, PolicyQuery
+from skysail.claims.requirements import account_objects, candidates
 from skysail.claims.requirements import annotations as requirements
-from skysail.claims.requirements import candidates
 from skysail.claims.requirements.gpu_types import GPU_RESOURCE
 from skysail.claims.requirements.types import CHEAPEST, PROVIDERS, RUNPOD, OffloadRequest, OwnerLink, PodSpecView
 from skysail.cloud.offers import OfferList, OfferQuery, rank
 from skysail.kinds.offload.objects import NodeObject, Pod, parse_time, refers_to_secrets, requests_resource
 from skysail.kinds.offload.plan import gangs, node_fit
-from skysail.kinds.offload.plan.gangs import Owner
+from skysail.kinds.offload.plan.gangs import Owner, Sibling
 from skysail.kinds.offload.plan.placement import (
     JobFacts,
     PlacementConfig,
@@ -39,6 +40,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_exhausted`: the provider had no capacity for another pod of the same Job lately.
     `unsupported`: fields of the pod that the node does not support.
+    `has_private_network`: the pods of a gang reach each other there.
     """
 
     node: str
@@ -49,6 +51,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     outage: str = ""
     is_exhausted: bool = False
     unsupported: tuple[str, ...] = ()
+    has_private_network: bool = True
 
 
 class AutoscalerAnswer(msgspec.Struct, frozen=True):
@@ -62,7 +65,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a decision, as it was read. None means that a fact is unknown.
 
     `owners`: owner chain of the pod, nearest first. `policies` and `namespace_labels`: those of its namespace.
-    `autoscaler` and `job` are read only for pods that they matter for.
+    `autoscaler`, `job` and `siblings` (other pods of its gang) are read only for pods that they matter for.
+    `gang`: the gang of a pod that does not exist yet.
     """
 
     pod: Pod
@@ -76,6 +80,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     namespace_labels: Mapping[str, str] | None = msgspec.field(default_factory=dict)
     autoscaler: AutoscalerAnswer | None = None
     job: JobFacts | None = None
+    gang: GangRef | None = None
+    siblings: tuple[Sibling, ...] | None = ()
 
 
 def placement_facts(seen: Observation) -> PlacementFacts:
@@ -104,6 +110,8 @@ def pod_facts(seen: Observation) -> PlacementFacts:
         is_ask_invalid=bool(merged.get(Annotation.OFFLOAD)) and not request.provider,
         requests_gpu=requests_resource(pod.containers, GPU_RESOURCE),
         gang=gangs.gang(pod, owners),
+        gang_ref=seen.gang or gangs.gang_ref(pod, owners),
+        siblings=seen.siblings,
         job=seen.job,
         verdict=_verdict(seen),
         scheduler=pod.scheduler,
@@ -168,6 +176,7 @@ def _option(cloud: Cloud, seen: Observation, request: OffloadRequest, rule: Rule
         unsupported=cloud.unsupported,
         outage=cloud.outage,
         is_exhausted=cloud.is_exhausted,
+        has_private_network=cloud.has_private_network,
     )
     if cloud.offers is None or not decision.allowed:
         return option
@@ -196,6 +205,7 @@ def _policy(cloud: Cloud, seen: Observation, request: OffloadRequest, rule: Rule
             image=_image(seen.pod, request),
             uses_secrets=refers_to_secrets(seen.pod),
             is_automatic=rule is Rule.AUTOMATIC,
+            account_objects=account_objects.named(cloud.settings.provider, request.options),
         ),
     )
 

@@ -19,8 +19,10 @@ from typing import Literal
 import msgspec
 
 from skysail.base.names import Annotation, Label, Reason
+from skysail.claims.gangs import GangRef
 from skysail.claims.requirements.types import CHEAPEST, RUNPOD, OffloadRequest
 from skysail.cloud.offers import Offer, OfferQuery, rank
+from skysail.kinds.offload.plan.gangs import Sibling
 
 # Delay until facts are read again that were unknown.
 _UNKNOWN_RETRY_SECONDS = 5.0
@@ -69,6 +71,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     `offers`: offers that fit the pod, None while they are unknown. `no_offer`: why none fits.
     `outage`: why the cloud does not answer. `is_exhausted`: it had no capacity for another pod of the same Job lately.
     `fits_node`: whether the pod's own node selector and affinity allow the node.
+    `has_private_network`: whether the pods of a gang reach each other there.
     """
 
     provider: str
@@ -82,6 +85,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     no_offer: Refusal | None = None
     outage: str = ""
     is_exhausted: bool = False
+    has_private_network: bool = True
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +115,8 @@ class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that the decision depends on.
 
     `inherited`: annotations of owners that the pod lacks. `gang`: a phrase for the gang that the pod belongs to.
+    `gang_ref`: the gang with the pod's rank, None if the rank is not known. `siblings`: the other pods of the gang,
+    None if they are unknown.
     `is_owner_known`: whether the whole owner chain could be read. `is_excluded`: an adapter for its owner is off.
     `pinned_node`: the cloud node that the pod's own node selector names. `tolerates`: cloud nodes whose taint it
     tolerates. `pending_seconds`: age of the pod.
@@ -127,6 +133,8 @@ class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_ask_invalid: bool = False
     requests_gpu: bool = False
     gang: str = ""
+    gang_ref: GangRef | None = None
+    siblings: tuple[Sibling, ...] | None = ()
     job: JobFacts | None = None
     verdict: SchedulerVerdict | None = None
     scheduler: str = "default-scheduler"
@@ -180,7 +188,7 @@ def decide(facts: PlacementFacts) -> Decision:
     rule = rule_of(facts)
     if rule is None:
         return Leave()
-    return _pending_reason(facts, rule) or _not_yet(facts, rule) or _choose(facts, rule)
+    return _pending_reason(facts, rule) or _gang_wait(facts, rule) or _not_yet(facts, rule) or _choose(facts, rule)
 
 
 def rule_of(facts: PlacementFacts) -> Rule | None:
@@ -205,13 +213,31 @@ def _pending_reason(facts: PlacementFacts, rule: Rule) -> Decision | None:
             "the setting offload_schedulers."
         )
         return Refuse(reason=Reason.OTHER_SCHEDULER, message=message) if rule is Rule.ASKED else Leave()
-    if facts.gang:
-        message = (
-            f"The pod belongs to {facts.gang}, whose pods must run together, so it is not offloaded alone: use one "
-            "worker, or run the gang in the cluster."
-        )
-        return Refuse(reason=Reason.GANG_NOT_OFFLOADED, message=message) if is_reported else Leave()
+    problem = _gang_problem(facts)
+    if problem:
+        return Refuse(reason=Reason.GANG_NOT_OFFLOADED, message=problem) if is_reported else Leave()
     return None
+
+
+def _gang_problem(facts: PlacementFacts) -> str:
+    """Return why the gang of the pod cannot go to a cloud as a whole, as a sentence, or an empty string."""
+    if facts.gang and facts.gang_ref is None:
+        return (
+            f"The pod belongs to {facts.gang}, whose pods must run together and have no common ranks, so it is not "
+            "offloaded alone: use one worker, or run the gang in the cluster."
+        )
+    clouds = {option.node for option in facts.options}
+    ordinary = sorted(_sibling_nodes(facts) - clouds)
+    if facts.options and ordinary:
+        return (
+            f"Another pod of {facts.gang} runs on node {ordinary[0]}, and its pods must run together: delete the gang "
+            "and create it again to move all of it."
+        )
+    return ""
+
+
+def _sibling_nodes(facts: PlacementFacts) -> set[str]:
+    return {sibling.node for sibling in facts.siblings or () if sibling.node}
 
 
 def _not_yet(facts: PlacementFacts, rule: Rule) -> Decision | None:
@@ -226,6 +252,23 @@ def _not_yet(facts: PlacementFacts, rule: Rule) -> Decision | None:
         return Leave()
     job_wait = _job_wait(facts) if rule is Rule.MANAGED else None
     return job_wait or _autoscaler_wait(facts.verdict, facts.config, rule)
+
+
+def _gang_wait(facts: PlacementFacts, rule: Rule) -> Decision | None:
+    """Return the decision for a pod whose gang is not ready to go, or None.
+
+    A gang that did not ask goes only when the scheduler has refused all of its pods: those that the scheduler can place
+    would be left behind.
+    """
+    ref, siblings = facts.gang_ref, facts.siblings
+    if ref is None or (facts.stage == "overflow" and facts.gates):
+        return None
+    if siblings is None:
+        return Wait(reason=Reason.OWNER_UNKNOWN, requeue_after=_UNKNOWN_RETRY_SECONDS)
+    if rule is Rule.ASKED or facts.config.auto == "Always" or facts.verdict is None or _sibling_nodes(facts):
+        return None
+    refused = 1 + sum(sibling.is_unschedulable for sibling in siblings)
+    return None if refused >= ref.size else Wait(reason=Reason.WAITING_FOR_GANG, requeue_after=_UNKNOWN_RETRY_SECONDS)
 
 
 def _is_for_scheduler(facts: PlacementFacts) -> bool:
@@ -312,7 +355,9 @@ def _refusal(option: ProviderOption, facts: PlacementFacts, *, is_named: bool) -
         )
     if not option.has_account:
         return Refusal(
-            Reason.NO_ACCOUNT, f"Skysail has no account at {name}: add its credentials, or remove the request."
+            Reason.NO_ACCOUNT,
+            f"Skysail has no account at {name}: create the Secret with its credentials (docs/{name}.md), or remove the "
+            "request.",
         )
     if not option.fits_node:
         return Refusal(
@@ -323,9 +368,26 @@ def _refusal(option: ProviderOption, facts: PlacementFacts, *, is_named: bool) -
         return Refusal(Reason.UNSUPPORTED, f"Node {option.node} does not support: {' '.join(option.unsupported)}")
     if option.policy is not None:
         return option.policy
+    if facts.gang_ref is not None and (refusal := _gang_refusal(option, facts, facts.gang_ref)):
+        return refusal
     if option.offers is None:
         return None if is_named or not option.outage else Refusal(Reason.CLOUD_UNREACHABLE, option.outage)
     return option.no_offer
+
+
+def _gang_refusal(option: ProviderOption, facts: PlacementFacts, ref: GangRef) -> Refusal | None:
+    """Return why the gang cannot go to the provider, or None."""
+    if not option.has_private_network:
+        return Refusal(
+            Reason.GANG_NOT_OFFLOADED,
+            f"{option.provider} has no private network for the {ref.size} pods of {facts.gang}: ask for a cloud that "
+            "has one, use one worker, or do not ask for a cloud.",
+        )
+    nodes = _sibling_nodes(facts)
+    if nodes and option.node not in nodes:
+        node = min(nodes)
+        return Refusal(Reason.GANG_NOT_OFFLOADED, f"Other pods of {facts.gang} are on node {node}: ask for its cloud.")
+    return None
 
 
 def _refuse_all(
@@ -345,7 +407,8 @@ def _refuse_all(
 
 
 def _is_about_offers(option: ProviderOption, refusal: Refusal) -> bool:
-    return refusal is option.no_offer or refusal.reason == Reason.CLOUD_UNREACHABLE
+    reported = {Reason.CLOUD_UNREACHABLE, Reason.GANG_NOT_OFFLOADED}
+    return refusal is option.no_offer or refusal.reason in reported
 
 
 def _wait_for(fitting: list[ProviderOption], facts: PlacementFacts, *, is_named: bool) -> Wait | None:

@@ -9,6 +9,7 @@ import msgspec
 from skysail.claims.types import CloudInstance
 from skysail.kinds.offload.objects import Job, Pod
 from skysail.kinds.offload.plan.placement import PlacementFacts
+from skysail.kube.api.objects import Object
 
 
 class PodSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,4 +24,11 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A Job, and the claims of its pods at RunPod that have or may have an instance, by name."""
 
     object: Job
+    claims: tuple[CloudInstance, ...]
+
+
+class CloudPodSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod on the node of a cloud, and its claims."""
+
+    object: Object
     claims: tuple[CloudInstance, ...]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from skysail.kube.api import fields
-from skysail.kube.api.crd import Column, CustomKind
+from skysail.kube.api.crd import Column, CustomKind, Scale
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.api.schema import Rule
@@ -72,6 +72,7 @@ class ServingStatus(fields.ApiStruct, frozen=True, kw_only=True):
     digest: Annotated[fields.ShortText, Meta(description="Digest of the served content.")] = ""
     replicas: Annotated[fields.Count, Meta(description="Number of servers.")] = 0
     ready_replicas: Annotated[fields.Count, Meta(description="Number of servers that are ready.")] = 0
+    selector: Annotated[fields.Text, Meta(description="Label selector of the servers, for the scale subresource.")] = ""
     download: Annotated[Download | None, Meta(description="Progress of the download.")] = None
     failure: Annotated[Failure | None, Meta(description="Last failure.")] = None
 
@@ -81,19 +82,23 @@ class ModelDeploymentSpec(fields.ApiStruct, frozen=True):
 
     model_uri: Annotated[ModelUri, Meta(description="Address of the model.")] = field(name="modelURI")
     runtime: Annotated[Runtime, Meta(description="Runtime that serves the model.")]
-    resources: Annotated[fields.ResourceRequirements, Meta(description="Compute resources of each server.")]
-    autoscale: Annotated[bool, Meta(description="Whether a HorizontalPodAutoscaler sets the number of servers.")]
+    resources: Annotated[fields.ResourceRequirements, Meta(description="Compute resources of each server.")] = (
+        fields.ResourceRequirements()
+    )
+    autoscale: Annotated[bool, Meta(description="Whether a HorizontalPodAutoscaler sets the number of servers.")] = (
+        False
+    )
     version: Annotated[
         str, Meta(min_length=1, max_length=256, description="Version of the model. A new version is rolled out.")
-    ]
+    ] = "v1"
     validate_script: Annotated[
         fields.Path,
         Meta(description="Script that must succeed before the model is served. Empty: no validation."),
     ] = ""
     runtime_image: Annotated[fields.Image | None, Meta(description="Image that overrides the runtime's own.")] = None
     min_replicas: Annotated[
-        Replicas | None, Meta(description="Minimum with autoscale, number of servers without. Absent: 1.")
-    ] = None
+        Replicas, Meta(description="Minimum with autoscale, number of servers without. `kubectl scale` sets it.")
+    ] = 1
     max_replicas: Annotated[
         Replicas | None, Meta(description="Maximum with autoscale. Absent: 10, or minReplicas if that is more.")
     ] = None
@@ -141,7 +146,7 @@ class MLModelSpec(fields.ApiStruct, frozen=True, kw_only=True):
     framework: Annotated[
         str, Meta(min_length=1, max_length=63, description="Framework of the model, such as tensorflow.")
     ]
-    replicas: Annotated[int, Meta(ge=0, le=10000, description="Number of servers.")]
+    replicas: Annotated[int, Meta(ge=0, le=10000, description="Number of servers.")] = 1
     expose: Annotated[bool, Meta(description="Whether to create a Service for the model.")]
     resources: Annotated[fields.ResourceRequirements | None, Meta(description="Compute resources of each server.")] = (
         None
@@ -179,6 +184,8 @@ _WIDE = (
 MODEL_DEPLOYMENT = CustomKind(
     resource=Resource("mlops.sathvik.dev", "v1", "modeldeployments", "ModelDeployment"),
     struct=ModelDeployment,
+    short_names=("md",),
+    scale=Scale(".spec.minReplicas", ".status.replicas", ".status.selector"),
     columns=(
         Column("Runtime", ".spec.runtime"),
         Column("Version", ".status.version", "string", "Served version."),
@@ -198,6 +205,8 @@ ML_MODEL = CustomKind(
     # The group looks doubled, but existing manifests have it.
     resource=Resource("oda.tmforum.org.oda.tmforum.org", "v1beta1", "mlmodels", "MLModel"),
     struct=MLModel,
+    short_names=("mlm",),
+    scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
     columns=(
         Column("Framework", ".spec.framework"),
         Column("Phase", ".status.phase"),

@@ -13,6 +13,7 @@ from skysail.core import conditions
 from skysail.core.actions import Event
 from skysail.core.conditions import MAX_MESSAGE_LENGTH, Value
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, Download, Failure, MLModelStatus, ModelDeploymentStatus
+from skysail.kinds.serving.children import labels
 from skysail.kinds.serving.objects import PersistentVolumeClaim
 from skysail.kinds.serving.plan import pending
 from skysail.kinds.serving.snapshot import Snapshot
@@ -229,7 +230,10 @@ def _counted(snapshot: Snapshot, status: Status) -> Status:
     """Set the replica counts from the pods, which change before the Deployment's status does."""
     servers = [pod for pod in snapshot.pods if pod.serves]
     return msgspec.structs.replace(
-        status, replicas=len(servers), ready_replicas=sum(1 for pod in servers if pod.is_ready)
+        status,
+        replicas=len(servers),
+        ready_replicas=sum(1 for pod in servers if pod.is_ready),
+        selector=",".join(f"{name}={value}" for name, value in sorted(labels.servers(snapshot.serving).items())),
     )
 
 

@@ -158,7 +158,7 @@ def _ml_model(model: MLModel, config: ServingConfig) -> DesiredModel:
 
 def _scale(model: ModelDeployment) -> FixedScale | Autoscaling:
     spec = model.spec
-    fewest = spec.min_replicas or 1
+    fewest = spec.min_replicas
     if not spec.autoscale:
         return FixedScale(fewest)
     most = spec.max_replicas or max(fewest, _MAX_REPLICAS)

@@ -4,7 +4,8 @@ LocalError
 ├── Misused              the request is invalid: change it
 ├── MachineUnfit         the machine lacks something that the local cluster needs: the message says how to get it
 │   └── NamespacesForbidden  the machine forbids namespaces: the message lists the ways to allow them
-├── BuildFailed          the control plane could not be built: the message has the cause and the fix
+├── BuildFailed          the control plane or an environment could not be built: the message has the cause and the fix
+│   └── VersionUnavailable   the package index has no version that was asked for
 ├── StartFailed          a part of the local cluster did not start: the message has the end of its log
 ├── NotRunning           no local cluster runs in this home: `skysail up` starts one
 └── Refused              the local cluster rejected the request
@@ -30,6 +31,10 @@ class NamespacesForbidden(MachineUnfit): ...
 
 class BuildFailed(LocalError):
     exit_code = 1
+
+
+class VersionUnavailable(BuildFailed):
+    """The package index has no version that was asked for."""
 
 
 class StartFailed(LocalError):

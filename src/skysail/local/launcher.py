@@ -37,8 +37,12 @@ class LocalClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     plane: PlaneOptions = PlaneOptions()
     with_operator: bool = True
     with_node: bool = False
+    # Install Skysail's CRDs and roles. Without them the cluster is empty, as for an installation of the chart.
+    with_kinds: bool = True
     # Use mock clouds in the operator instead of clouds simulated by the node.
     mock_clouds: bool = False
+    # Clouds whose real account the operator opens at a stand-in of the node.
+    stand_ins: tuple[str, ...] = ()
     # Stop the local cluster when the process that started it ends, for whatever reason. For tests.
     tied: bool = False
 

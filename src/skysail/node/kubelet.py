@@ -16,7 +16,7 @@ import msgspec
 
 from skysail.base import tasks as base_tasks
 from skysail.base.names import EventReason
-from skysail.claims.provider import CloudRequirements
+from skysail.claims.requirements.cloud_requirements import CloudRequirements
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.provider import Ended, Provider, RunId, RuntimeListing
 from skysail.core.workqueue import WorkQueue
@@ -29,14 +29,24 @@ from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ApiError, Conflict, Forbidden, Invalid, KubeError, NotFound, ServerFault
-from skysail.node.config import container_config, container_overrides
+from skysail.node.config import cloud_pod
 from skysail.node.config.references import NodeInfo, ReferenceResolver
 from skysail.node.executor import StepExecutor
 from skysail.node.log_store import LogStore
 from skysail.node.pod_state import PodState
 from skysail.node.pod_types import Pod
 from skysail.node.sync import cloud_requirements, daemonset_pods, status, status_size, unsupported_fields
-from skysail.node.sync.planner import Annotate, CreateSandbox, DeletePod, Plan, RemoveSandbox, Start, Stop, plan
+from skysail.node.sync.planner import (
+    Annotate,
+    CreateSandbox,
+    DeletePod,
+    Plan,
+    RemoveSandbox,
+    ShowInstance,
+    Start,
+    Stop,
+    plan,
+)
 from skysail.node.sync.snapshot import age, lost_runs, lost_state
 from skysail.node.sync.unsupported_fields import UnsupportedFields
 
@@ -56,6 +66,8 @@ POLICY_RULES = (
     read_rule(SERVICE),
 )
 
+# Events of a provider that users should see.
+_WARNINGS = {EventReason.PYTHON_VERSION_MISMATCH, EventReason.IMAGE_VERSION_MISMATCH}
 log = logging.getLogger(__name__)
 
 
@@ -134,7 +146,16 @@ class Kubelet:
         pod_state = self.pod_states.get(run.pod)
         pod = self.effective_pod(pod_state) if pod_state else None
         if pod is not None:
-            self.record_event(pod, reason, f"{run.container}: {note}", warning=False)
+            self.record_event(pod, reason, f"{run.container}: {note}", warning=reason in _WARNINGS)
+
+    def show_progress(self, run: RunId, step: str) -> None:
+        """Show in the pod's status how far the image of a starting run is. An empty step ends this."""
+        pod_state = self.pod_states.get(run.pod)
+        if pod_state is not None:
+            pod_state.image_progress.pop(run.container, None)
+            if step:
+                pod_state.image_progress[run.container] = step
+            self._queue.add(run.pod)
 
     def cached_pod(self, uid: str) -> Pod | None:
         """Return a pod of this node from the cache. Returns None if it is deleted or unknown."""
@@ -161,7 +182,7 @@ class Kubelet:
         """Return the pod as this node runs it: at a cloud without its service account token, and in container mode."""
         if not self._node_info.is_virtual:
             return pod
-        return container_overrides.apply(container_config.without_service_account(pod))
+        return cloud_pod.effective(pod, self._provider.name)
 
     def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None:
@@ -264,9 +285,8 @@ class Kubelet:
     def _unsupported(self, pod: Pod) -> UnsupportedFields:
         if daemonset_pods.is_placeholder(pod, self._node_info):
             return UnsupportedFields()
-        pod = self._effective(pod)
-        found = unsupported_fields.find(pod, self._provider.features)
-        return found + cloud_requirements.unsupported(pod) if self._node_info.is_virtual else found
+        found = unsupported_fields.find(self._effective(pod), self._provider.features)
+        return found + cloud_requirements.unsupported(pod, self._provider.name) if self._node_info.is_virtual else found
 
     async def _execute(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
         for step in planned.steps:
@@ -279,17 +299,21 @@ class Kubelet:
                 case Stop():
                     await self._executor.stop(pod_state, pod, step)
                 case Annotate():
-                    await self._annotate(pod, step.annotations)
+                    await self._annotate(pod, {"annotations": step.annotations})
+                    note = (
+                        "Shown as running, but not run: this node stands for a cloud without machines for DaemonSets."
+                    )
+                    self.record_event(pod, EventReason.PLACEHOLDER_POD, note, warning=False)
+                case ShowInstance():
+                    await self._annotate(pod, {"annotations": step.annotations, "labels": step.labels})
                 case RemoveSandbox() | DeletePod():
                     pass  # in `_clean_up`: the last status is written before the pod is removed
             await asyncio.sleep(0)  # a pod with many containers must not delay the others
 
-    async def _annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+    async def _annotate(self, pod: Pod, added: Mapping[str, Mapping[str, str]]) -> None:
         metadata = pod.metadata
-        patch = {"metadata": {"uid": metadata.uid, "annotations": annotations}}
+        patch = {"metadata": {"uid": metadata.uid, **added}}
         self.pods.record_write(await self._client.merge_patch(POD, metadata.namespace, metadata.name, patch, Pod))
-        note = "Shown as running, but not run: this node stands for a cloud and has no machine for a DaemonSet."
-        self.record_event(pod, EventReason.PLACEHOLDER_POD, note, warning=False)
 
     async def _clean_up(self, pod_state: PodState, pod: Pod, planned: Plan) -> None:
         if RemoveSandbox() in planned.steps:

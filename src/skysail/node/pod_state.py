@@ -42,6 +42,7 @@ class PodState:
         self.pumps: dict[RunId, asyncio.Task[None]] = {}
         self.health: dict[RunId, ProbeState] = {}
         self.waiting: dict[str, StartBackoff] = {}
+        self.image_progress: dict[str, str] = {}
         self.report_due: float | None = None
         # Level of `status_size.shortened` that the status needs to fit, and number of rejections of the last status.
         self.brevity = 0
@@ -62,6 +63,7 @@ class PodState:
             stops=dict(self.stops),
             health=dict(self.health),
             waiting=dict(self.waiting),
+            image_progress=dict(self.image_progress),
             unsupported=unsupported,
             lost_runs=self.lost_runs,
         )

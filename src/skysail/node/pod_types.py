@@ -274,7 +274,10 @@ class ClaimSource(_Read, frozen=True):
 
 
 class Volume(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A volume. One source is set; if none is, the node does not support this type of volume."""
+    """A volume. One source is set; if none is, the node does not support this type of volume.
+
+    `cloud_volume` is set by a node that stands for a cloud; the API has no such field.
+    """
 
     name: str
     empty_dir: EmptyDir | None = None
@@ -284,6 +287,7 @@ class Volume(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     downward_api: DownwardSource | None = msgspec.field(default=None, name="downwardAPI")
     projected: ProjectedSource | None = None
     persistent_volume_claim: ClaimSource | None = None
+    cloud_volume: str | None = None
 
 
 class HostAlias(_Read, frozen=True):

@@ -126,8 +126,9 @@ def _why_waiting(pod: Pod, container: Container, pod_ref: PodRef) -> str:
         return f'pod "{pod_ref.pod}" belongs to a DaemonSet, and this virtual node does not run it'
     rows = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     states = [row.get("state") or {} for row in rows if row["name"] == container.name]
-    reason = next((state["waiting"]["reason"] for state in states if "waiting" in state), "ContainerCreating")
-    return f'container "{container.name}" in pod "{pod_ref.pod}" is waiting to start: {reason}'
+    waiting = next((state["waiting"] for state in states if "waiting" in state), {"reason": "ContainerCreating"})
+    message = f": {waiting['message']}" if waiting.get("message") else ""
+    return f'container "{container.name}" in pod "{pod_ref.pod}" is waiting to start: {waiting["reason"]}{message}'
 
 
 def _manifest(pod: Pod) -> dict[str, Any]:

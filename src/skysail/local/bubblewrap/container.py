@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from skysail.local import files
 from skysail.local.bubblewrap import rootfs, seccomp_filter, user_namespace
 from skysail.local.bubblewrap.arguments import InvalidArgument, check_environment, check_words, open_file
 from skysail.local.bubblewrap.fd_streams import Source, copy
-from skysail.local.bubblewrap.host_files import HostFiles
+from skysail.local.bubblewrap.host_files import files_of
 from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.process import ChildProcess, StdStreams, Stream
 from skysail.local.bubblewrap.process_gate import ProcessGate
@@ -64,6 +65,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     terminal: bool = False
     groups: tuple[str, ...] = ()  # `cgroup.procs` files to join first
     identity: Identity | None = None  # None: the single id of the cluster's owner
+    staging: Staging | None = None  # for the root of an image
     max_processes: int | None = None  # ignored with `identity`, whose user namespace has the limit
 
 
@@ -162,7 +164,7 @@ class BwrapContainer(Running):
             ours.callback(self._unstage)
             container_root, held = self._prepare_root(theirs)
             gate = self._make_gate(ours, theirs)
-            arguments = open_file(rootfs.arguments(container_root, HostFiles()), spec.argv)
+            arguments = open_file(rootfs.arguments(container_root, files_of(container_root)), spec.argv)
             theirs.callback(os.close, arguments)
             argv = _command_line(spec, tools, arguments=arguments, status=status_writer, gate=gate)
             std_streams = StdStreams(stdin=spec.stdin, terminal=spec.terminal, owner=self._owner)
@@ -330,6 +332,8 @@ class BwrapContainer(Running):
         """
         container_root, identity = self._spec.root, self._spec.identity
         if identity is None:
+            if container_root.image is not None:
+                container_root, self._staged = self._staging.stage_image(container_root)
             container_root, held = _open_shared(container_root, until)
         else:
             container_root, self._staged = identity.staging.stage(container_root, identity.namespace)
@@ -346,8 +350,16 @@ class BwrapContainer(Running):
     def _unstage(self) -> None:
         """Unmount the staged sources: bubblewrap has its own mounts by now. Idempotent."""
         staged, self._staged = self._staged, None
-        if staged is not None and self._spec.identity is not None:
-            self._spec.identity.staging.remove(staged)
+        if staged is not None:
+            self._staging.remove(staged)
+
+    @property
+    def _staging(self) -> Staging:
+        """Folder for mounts. Raises OSError if this process may not mount anything."""
+        staging = self._spec.identity.staging if self._spec.identity is not None else self._spec.staging
+        if staging is None:
+            raise PermissionError(errno.EPERM, "this machine does not allow the mount of an image's root")
+        return staging
 
     def _make_gate(self, ours: ExitStack, theirs: ExitStack) -> list[int]:
         """Return the descriptor on which bubblewrap waits until the process limit is set.
@@ -411,7 +423,8 @@ def _command_line(spec: ContainerSpec, tools: HostTools, *, arguments: int, stat
         *(word for descriptor in gate for word in ("--block-fd", str(descriptor))),
         "--",
         # Only the program's own session may own the terminal: Ctrl-C would kill bubblewrap itself.
-        *((tools.setsid, "--ctty", "--") if spec.terminal else ()),
+        # An image need not have the program for that: without it, the shell has no job control.
+        *((tools.setsid, "--ctty", "--") if spec.terminal and spec.root.image is None else ()),
         *spec.argv,
     ]
 

@@ -57,7 +57,8 @@ class PodIds:
 class Isolation:
     """Assigns ids to pods.
 
-    `ranges` is None if every pod has the single id of the cluster's owner.
+    `ranges` is None if every pod has the single id of the cluster's owner. `staging` is None if this process may not
+    mount anything.
     `shares_ids`: PVCs are on a file system that cannot map ids, so all pods have the same range; otherwise a pod could
     not read the files of another pod.
     """
@@ -73,8 +74,8 @@ class Isolation:
     ) -> None:
         self.max_processes = max_processes
         self.shares_ids = shares_ids
+        self.staging = staging
         self._tools = tools
-        self._staging = staging
         self._ranges = ranges
 
     @classmethod
@@ -89,12 +90,11 @@ class Isolation:
         device_nodes.protect()
         # A container can name them as /proc/self/exe, and where they belong to the id of the pods it could write them.
         device_nodes.protect(str(Path(program).resolve()) for program in (sys.executable, tools.bwrap))
-        if os.geteuid() != 0 or not are_mapped():
-            return cls(tools, max_processes=max_processes)
-        staging = Staging(folder)
+        staging = _opened(folder)
+        if staging is None or os.geteuid() != 0 or not are_mapped():
+            return cls(tools, staging, max_processes=max_processes)
         disks.mkdir(parents=True, exist_ok=True)
         try:
-            staging.open()
             namespace = user_namespace.create(tools, owner=FIRST, first=FIRST, max_processes=max_processes)
             try:
                 shares_ids = not staging.can_map(disks, namespace)
@@ -102,7 +102,7 @@ class Isolation:
                 os.close(namespace)
         except OSError as error:
             log.warning("no id ranges for pods, using a single id", extra={"why": str(error)})
-            return cls(tools, max_processes=max_processes)
+            return cls(tools, staging, max_processes=max_processes)
         ranges = IdRanges(subordinate(), seed)
         return cls(tools, staging, ranges, shares_ids=shares_ids, max_processes=max_processes)
 
@@ -121,10 +121,10 @@ class Isolation:
         Returns None if every pod has the single id of the cluster's owner.
         Raises NoCapacity if all ranges are in use.
         """
-        if self._ranges is None or self._staging is None:
+        if self._ranges is None or self.staging is None:
             return None
         first = FIRST if self.shares_ids else self._ranges.allocate()
-        return PodIds(self._tools, first, self._staging, self.max_processes)
+        return PodIds(self._tools, first, self.staging, self.max_processes)
 
     def release(self, ids: PodIds | None) -> None:
         """Release the ids. Call it when no process of the pod is left."""
@@ -133,3 +133,13 @@ class Isolation:
         ids.close()
         if not self.shares_ids:
             self._ranges.release(ids.first)
+
+
+def _opened(folder: Path) -> Staging | None:
+    staging = Staging(folder)
+    try:
+        staging.open()
+    except OSError as error:
+        log.info("no folder for mounts of containers", extra={"why": str(error)})
+        return None
+    return staging

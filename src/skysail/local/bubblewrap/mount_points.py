@@ -13,7 +13,7 @@ from pathlib import Path
 from skysail.local import files
 from skysail.local.bubblewrap import rootfs
 from skysail.local.bubblewrap.arguments import InvalidArgument, check_words
-from skysail.local.bubblewrap.host_files import HostFiles
+from skysail.local.bubblewrap.host_files import files_of
 
 
 def prepare(container_root: rootfs.ContainerRoot) -> None:
@@ -22,7 +22,7 @@ def prepare(container_root: rootfs.ContainerRoot) -> None:
     Raises InvalidArgument if a link in a volume leads a mount point out of the volume.
     """
     check_words((*(bind_mount.target for bind_mount in container_root.binds), container_root.working_dir))
-    for bind_mount, rest in rootfs.nested_mount_points(container_root, HostFiles()):
+    for bind_mount, rest in rootfs.nested_mount_points(container_root, files_of(container_root)):
         root = files.real_path(Path(bind_mount.source))
         if not files.real_path(root / rest).is_relative_to(root):
             raise InvalidArgument(
@@ -30,7 +30,7 @@ def prepare(container_root: rootfs.ContainerRoot) -> None:
                 f"{bind_mount.target} "
                 "leads out of the volume. Remove the link, or choose another path."
             )
-    for bind_mount, rest in rootfs.working_dir_in_bind(container_root, HostFiles()):
+    for bind_mount, rest in rootfs.working_dir_in_bind(container_root, files_of(container_root)):
         # If the path contains a link, the program starts where the link leads, inside of the container.
         with contextlib.suppress(OSError):
             os.close(

@@ -78,6 +78,25 @@ def mount_tmpfs(target: Path, options: str) -> None:
     _check("mount", result)
 
 
+def mount_overlay(target: Path, *, lower: Path, upper: Path, work: Path) -> None:
+    """Mount `lower` with the changes in `upper`. Raises OSError if the file system of `upper` cannot be used so.
+
+    The paths must not have characters with a meaning in mount options.
+    """
+    layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    # Without privileges on the machine, only the other set of attributes may be written.
+    options = layers if os.geteuid() == 0 and _is_initial_namespace() else f"{layers},userxattr"
+    result = _libc.mount(
+        b"overlay", os.fsencode(target), b"overlay", ctypes.c_ulong(_MS_NOSUID_NODEV), os.fsencode(options)
+    )
+    _check("mount", result)
+
+
+def _is_initial_namespace() -> bool:
+    """Return whether this process has all user ids: then it is in no user namespace that restricts mounts."""
+    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+
+
 def detach(target: Path) -> None:
     """Unmount `target` and everything below it. Open files stay usable."""
     _check("umount2", _libc.umount2(os.fsencode(target), _MNT_DETACH))

@@ -14,7 +14,7 @@ import msgspec
 
 from skysail.cloud.provider import SecurityContext
 from skysail.local.bubblewrap import masked_paths
-from skysail.local.bubblewrap.arguments import environment_options
+from skysail.local.bubblewrap.arguments import InvalidArgument, environment_options
 
 # The default set of most container runtimes, without MKNOD, which no user namespace allows, and without NET_RAW: a pod
 # that sends raw packets could take over the address of another pod.
@@ -47,7 +47,12 @@ _HOST_DIRS = (
     *("/etc/os-release", "/etc/passwd", "/etc/pki/tls/certs", "/etc/profile", "/etc/protocols", "/etc/services"),
     *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone"),
 )
+# Settings that an administrator put there, such as tokens of package registries, and no programs.
+_HOST_SETTINGS = "/usr/local/etc"
+_HOST_SETTINGS_BYTES = 1 << 20
 _KERNELS = ("/dev", "/proc", "/sys")
+# bubblewrap would follow links of the kernel there, such as /proc/self/root, to the machine's files.
+_KERNEL_FILES = ("/proc/", "/sys/", "/dev/core", "/dev/fd", "/dev/std")
 # To create a mount point below a folder of the machine, its entries are mounted one by one over an empty folder.
 _MAX_ENTRIES = 400
 
@@ -66,6 +71,18 @@ class BindMount(msgspec.Struct, frozen=True):
     descriptor: int | None = None
 
 
+class ImageRoot(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of an image, on which a container writes without changing it.
+
+    `lower` is the image, shared read-only by all pods. `scratch` is a folder of the container for what it changes.
+    `merged` is the mount of both, while the container starts.
+    """
+
+    lower: str
+    scratch: str
+    merged: str = ""
+
+
 class ContainerRoot(msgspec.Struct, frozen=True, kw_only=True):
     """Mounts, environment variables and privileges of a container."""
 
@@ -75,12 +92,16 @@ class ContainerRoot(msgspec.Struct, frozen=True, kw_only=True):
     binds: tuple[BindMount, ...] = ()
     environment: tuple[BindMount, ...] = ()  # folders of an image, mounted last
     rights: SecurityContext = SecurityContext()
+    image: ImageRoot | None = None  # None: the root has read-only folders of the machine
     user_namespace: int | None = None  # a descriptor; None: a new one with one id
     seccomp_filter: int | None = None  # a descriptor; None: no filter
 
 
 class HostFs(Protocol):
-    """Access to the machine's files."""
+    """Access to the machine's files, or to those of an image. Links of an image never lead out of it."""
+
+    @property
+    def is_image(self) -> bool: ...
 
     def link(self, path: str) -> str | None:
         """Return the target of a symbolic link. Returns None if the path is not a link."""
@@ -103,13 +124,11 @@ def arguments(container_root: ContainerRoot, host_fs: HostFs) -> list[str]:
     """Return all arguments except for the program. Later mounts cover earlier ones."""
     bind_mounts = [_canonical(bind_mount, host_fs) for bind_mount in container_root.binds]
     return [
-        # First, over bubblewrap's own root, which has no size limit.
-        *("--size", str(_ROOT_BYTES), "--tmpfs", "/"),
-        *_machine(bind_mounts, host_fs),
+        *_base(container_root, bind_mounts, host_fs),
         *("--proc", "/proc", "--dev", "/dev", "--ro-bind-try", "/sys", "/sys"),
         *masked_paths.options(host_fs),
         *("--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 (in the container)
-        *("--dir", "/run", "--dir", "/var/tmp"),  # noqa: S108 (inside the container)
+        *("--dir", _resolved("/run", host_fs), "--dir", _resolved("/var/tmp", host_fs)),  # noqa: S108 (inside the container)
         *_flat(
             _bind(bind_mount)
             for bind_mount in sorted(bind_mounts, key=lambda bind_mount: bind_mount.target.rstrip("/").count("/"))
@@ -125,7 +144,7 @@ def arguments(container_root: ContainerRoot, host_fs: HostFs) -> list[str]:
         *(
             ()
             if any(working_dir_in_bind(container_root, host_fs))
-            else ("--dir", _from_root(container_root.working_dir))
+            else ("--dir", _resolved(container_root.working_dir, host_fs))
         ),
         *("--chdir", _from_root(container_root.working_dir)),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", container_root.hostname),
@@ -166,7 +185,7 @@ def _innermost_binds(path: str, bind_mounts: list[BindMount]) -> Iterator[tuple[
 
 def hides_the_system(target: str, host_fs: HostFs) -> bool:
     """Return whether a mount at this path would cover files that programs need."""
-    path = _canonical(BindMount("", posixpath.normpath(f"/{target.strip('/')}")), host_fs).target
+    path = _without_links(target, host_fs)
     is_above = any(f"{host_dir}/".startswith(f"{path.rstrip('/')}/") for host_dir in (*_HOST_DIRS, *_KERNELS))
     is_kernels = path.startswith(tuple(f"{top}/" for top in _KERNELS))
     is_taken = path.startswith(tuple(f"{host_dir}/" for host_dir in _HOST_DIRS)) and host_fs.exists(path)
@@ -193,13 +212,38 @@ def group(security: SecurityContext) -> int:
     return security.group or 0
 
 
+def _base(container_root: ContainerRoot, bind_mounts: list[BindMount], host_fs: HostFs) -> list[str]:
+    """Return the mounts of the root: the image, or an empty folder with folders of the machine."""
+    if container_root.image is not None:
+        return ["--bind", container_root.image.merged, "/"]
+    # First, over bubblewrap's own root, which has no size limit.
+    return ["--size", str(_ROOT_BYTES), "--tmpfs", "/", *_machine(bind_mounts, host_fs)]
+
+
 def _canonical(bind_mount: BindMount, host_fs: HostFs) -> BindMount:
-    """Resolve links in the target: a mount point must be a real path, and /bin is a link on most machines."""
-    target = _from_root(bind_mount.target)
+    return msgspec.structs.replace(bind_mount, target=_resolved(bind_mount.target, host_fs))
+
+
+def _resolved(path: str, host_fs: HostFs) -> str:
+    """Return the real path of a mount point. Raises InvalidArgument if the kernel's files are there."""
+    target = _without_links(path, host_fs)
+    if target.startswith(_KERNEL_FILES):
+        raise InvalidArgument(f"{path} is a file of the kernel: choose another path.")
+    return target
+
+
+def _without_links(path: str, host_fs: HostFs) -> str:
+    """Resolve links in a path of the container: a mount point must be a real path, and /bin is often a link.
+
+    In an image, all links are resolved: bubblewrap would follow them to files of the machine.
+    """
+    target = _from_root(path)
+    if host_fs.is_image:
+        return host_fs.resolve(target)
     top = "/" + target.split("/")[1]
     if top in _HOST_DIRS and host_fs.link(top) is not None:
         target = host_fs.resolve(top) + target.removeprefix(top)
-    return msgspec.structs.replace(bind_mount, target=target)
+    return target
 
 
 def _from_root(path: str) -> str:
@@ -219,6 +263,8 @@ def _machine(bind_mounts: list[BindMount], host_fs: HostFs) -> list[str]:
         if folder not in opened:
             opened.add(folder)
             found += _open(folder, bind_mount.target, host_fs)
+    if host_fs.is_folder(_HOST_SETTINGS):
+        found += ["--size", str(_HOST_SETTINGS_BYTES), "--tmpfs", _HOST_SETTINGS]
     return found
 
 

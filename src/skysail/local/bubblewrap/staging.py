@@ -19,9 +19,12 @@ import msgspec
 
 from skysail.local import files
 from skysail.local.bubblewrap import mounts
-from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot, ImageRoot
 
 _OPTIONS = "mode=711,size=4m"
+_SCRATCH_OPTIONS = "mode=755,size=256m"
+# Folders in the scratch folder of a container: its changes to the root of the image, and space for the kernel.
+UPPER, WORK = "upper", "work"
 # Answers of a file system or kernel without id-mapped mounts.
 _NOT_MAPPABLE = (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -64,8 +67,56 @@ class Staging:
                 kind: tuple(self._bind(bind_mount, folder / str(next(names)), namespace) for bind_mount in bind_mounts)
                 for kind, bind_mounts in (("binds", container_root.binds), ("environment", container_root.environment))
             }
+            image = container_root.image
+            if image is not None:
+                image = self._merge(image, folder, namespace)
             undo.pop_all()
-        return msgspec.structs.replace(container_root, **staged), folder
+        return msgspec.structs.replace(container_root, image=image, **staged), folder
+
+    def stage_image(self, container_root: ContainerRoot) -> tuple[ContainerRoot, Path]:
+        """Mount only the root of the image, for a cluster with a single id. As `stage`, otherwise."""
+        assert container_root.image is not None, "only a root of an image is staged"
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        with ExitStack() as undo:
+            undo.callback(self.remove, folder)
+            mounts.mount_tmpfs(folder, _OPTIONS)
+            image = self._merge(container_root.image, folder, None)
+            undo.pop_all()
+        return msgspec.structs.replace(container_root, image=image), folder
+
+    def _merge(self, image: ImageRoot, folder: Path, namespace: int | None) -> ImageRoot:
+        """Mount an overlay of the image and the container's own changes. Raises OSError."""
+        lower, scratch, merged = folder / "lower", folder / "scratch", folder / "merged"
+        for path in (lower, scratch, merged):
+            path.mkdir()
+        with ExitStack() as until:
+            tree = mounts.Tree(image.lower)
+            until.callback(tree.close)
+            if namespace is not None and self.can_map(image.lower, namespace):
+                tree.map_ids(namespace)
+            tree.attach(lower, read_only=True)
+            changes = mounts.Tree(image.scratch)
+            until.callback(changes.close)
+            changes.attach(scratch, read_only=False)
+        try:
+            mounts.mount_overlay(merged, lower=lower, upper=scratch / UPPER, work=scratch / WORK)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # The scratch folder is on an overlay itself, as in most containers: keep changes in memory.
+            self._merge_in_memory(lower, scratch, merged)
+        return msgspec.structs.replace(image, merged=str(merged))
+
+    def _merge_in_memory(self, lower: Path, scratch: Path, merged: Path) -> None:
+        owner = (scratch / UPPER).stat()
+        mounts.detach(scratch)
+        mounts.mount_tmpfs(scratch, _SCRATCH_OPTIONS)
+        for name in (UPPER, WORK):
+            (scratch / name).mkdir()
+        os.chown(scratch / UPPER, owner.st_uid, owner.st_gid)
+        (scratch / UPPER).chmod(stat.S_IMODE(owner.st_mode))
+        mounts.mount_overlay(merged, lower=lower, upper=scratch / UPPER, work=scratch / WORK)
 
     def remove(self, folder: Path) -> None:
         """Unmount and remove the folder. If that fails, the next process that opens the staging folder does it."""

@@ -77,6 +77,7 @@ class LocalClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     with_audit: bool
     # Whether the operator uses mock clouds.
     mock_clouds: bool
+    stand_ins: tuple[str, ...] = ()
     steps: tuple[str, ...]
     units: tuple[UnitStatus, ...]
 

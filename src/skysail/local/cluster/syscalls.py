@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import signal
 
 NEWNS = 0x00020000
@@ -12,6 +13,8 @@ NEWPID = 0x20000000
 NEWNET = 0x40000000
 
 _PR_SET_PDEATHSIG = 1
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION_KEYRING, _SET_PERMISSIONS = 1, 5
 _MS_BIND = 0x1000
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 
@@ -44,6 +47,21 @@ def make_mounts_private() -> None:
 def die_with_parent() -> None:
     """Ask the kernel to send KILL to this process when its parent ends. Must be called after each fork."""
     _check(_libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def leave_session_keyring() -> None:
+    """Replace the session keyring, which programs inherit, by one that no program can read or change.
+
+    Without effect if the machine does not allow the call, because then no program can use a keyring.
+    """
+    number = _KEYCTL.get(platform.machine())
+    if number is None:
+        return
+    keyring = _libc().syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), None)
+    if keyring > 0:
+        _libc().syscall(
+            ctypes.c_long(number), ctypes.c_long(_SET_PERMISSIONS), ctypes.c_long(keyring), ctypes.c_long(0)
+        )
 
 
 def _libc() -> ctypes.CDLL:

@@ -26,6 +26,11 @@ OPERATOR = Identity(
     "system:serviceaccount:skysail-system:skysail", ("system:serviceaccounts", "system:serviceaccounts:skysail-system")
 )
 
+BRIDGE = Identity(
+    "system:serviceaccount:skysail-system:skysail-bridge",
+    ("system:serviceaccounts", "system:serviceaccounts:skysail-system"),
+)
+
 
 def write_all(home: Home, pki: Pki, server: str, now: datetime) -> None:
     """Write the admin's kubeconfig for this machine, and one for each client inside the local cluster."""
@@ -35,6 +40,7 @@ def write_all(home: Home, pki: Pki, server: str, now: datetime) -> None:
         Component.CONTROLLER_MANAGER: CONTROLLER_MANAGER,
         Component.SCHEDULER: SCHEDULER,
         "operator": OPERATOR,
+        "bridge": BRIDGE,
         "node": NODE_AGENT,
         "proxy": SERVICE_PROXY,
         "disks": VOLUME_PROVISIONER,

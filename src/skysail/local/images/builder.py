@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.local.errors import BuildFailed
+from skysail.local.errors import BuildFailed, VersionUnavailable
 from skysail.local.images.build_progress import Progress
 from skysail.local.images.rules import Rule
 from skysail.local.images.single_flight import Report
@@ -27,6 +27,7 @@ _MAX_LINE_BYTES = 1024 * 1024
 _POLL_SECONDS = 0.1
 # Building a source distribution would run its author's code outside of any sandbox.
 _WHEELS_ONLY = ("--only-binary", ":all:")
+_NO_SOLUTION = "No solution found"
 _INFO = "import sys, platform; print(sys.base_prefix); print(platform.python_version())"
 # Would suppress bytecode, or add colours that are meant for terminals.
 _MISLEADING = ("PYTHONDONTWRITEBYTECODE", "FORCE_COLOR", "CLICOLOR_FORCE")
@@ -114,10 +115,13 @@ class Builder:
         desired.write_text(_requirements(packages))
         try:
             options = (*_WHEELS_ONLY, "--generate-hashes", "--no-header", "--no-annotate", "--python", interpreter)
-            await self._run(
-                [uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(desired)], report, lock
-            )
+            command = [uv, "pip", "compile", "--no-progress", *options, "-o", str(found), str(desired)]
+            await self._run(command, report, lock)
             found.replace(versions)
+        except BuildFailed as error:
+            if _NO_SOLUTION in str(error):
+                raise VersionUnavailable(str(error)) from error
+            raise
         finally:
             desired.unlink()
             found.unlink(missing_ok=True)
@@ -149,7 +153,7 @@ class Builder:
                 process.kill()
                 await process.wait()
         if code != 0:
-            raise BuildFailed(f"The environment could not be built: {errors[-_MAX_REASON_LENGTH:]}.")
+            raise BuildFailed(f"The environment could not be built: {_shortened(errors)}.")
         return printed.decode()
 
     def _find_uv(self) -> str:
@@ -157,6 +161,23 @@ class Builder:
         if found is None:
             raise BuildFailed("uv not found: run `pip install uv` to build environments.")
         return found
+
+
+def installed_version(path: Path, package: str) -> str:
+    """Return the locked version of a package of an environment. Empty if it is unknown."""
+    try:
+        lines = versions_of(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split("==")[1].split()[0] for line in lines if line.startswith(f"{package}==")), "")
+
+
+def _shortened(errors: str) -> str:
+    """Return the beginning and the end of a long message: uv puts the cause first and hints last."""
+    if len(errors) <= _MAX_REASON_LENGTH:
+        return errors
+    half = _MAX_REASON_LENGTH // 2
+    return f"{errors[:half].rpartition(' ')[0]} … {errors[-half:].partition(' ')[2]}"
 
 
 def _requirements(packages: Sequence[str]) -> str:

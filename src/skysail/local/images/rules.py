@@ -14,6 +14,10 @@ import msgspec
 
 from skysail.local.errors import Misused
 
+_TAG_VERSION = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){0,2})(?![\w.])")
+_PATCH_DOTS = 2
+# Earlier versions do not declare that they need NumPy 1.
+_TORCH_FOR_NUMPY_2 = [2, 3]
 _REGISTRY = re.compile(r"^(?:[^/]*[.:][^/]*|localhost)/")
 
 
@@ -30,7 +34,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     If `packages` is None, containers use the machine's own programs without an environment.
 
     `entrypoint` and `default_args` are ENTRYPOINT and CMD of the image: a container's `command` replaces both, its
-    `args` replace `default_args`.
+    `args` replace `default_args`. `versioned` is the package whose version the tag of these images names.
     """
 
     pattern: str
@@ -39,9 +43,23 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     entrypoint: tuple[str, ...] = ()
     default_args: tuple[str, ...] = ()
     copied: CopiedDir | None = None
+    versioned: str = ""
 
     def matches(self, image: str) -> bool:
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names(image))
+
+    def for_tag(self, image: str) -> Rule:
+        """Return this rule with the version that the tag of the image names. The same rule if it names none."""
+        version = tag_version(image) if self.versioned else ""
+        if not version:
+            return self
+        pin = f"{self.versioned}=={version}" + ("" if version.count(".") >= _PATCH_DOTS else ".*")
+        replaced = {self.versioned: pin}
+        numbers = [int(number) for number in version.split(".")]
+        if self.versioned == "torch" and len(numbers) > 1 and numbers < _TORCH_FOR_NUMPY_2:
+            replaced["numpy"] = "numpy<2"
+        packages = tuple(replaced.get(name, name) for name in self.packages or ())
+        return msgspec.structs.replace(self, packages=packages)
 
 
 # Working directory as in PyTorch's own image. Ours has the training script that the sample TrainingJob runs.
@@ -65,12 +83,12 @@ DEFAULT_RULES = (
     _runtime("*fastapi-onnx:*", "model_server", *_SERVER),
     _runtime("*fastapi-pytorch:*", "model_server", *_SERVER, "safetensors", "torch"),
     Rule(pattern="python:*", default_args=("python3",)),
-    Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=_WORKSPACE),
+    Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=_WORKSPACE, versioned="torch"),
     Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),
     Rule(pattern="*jax*", packages=("jax[cpu]", "numpy")),
     # TensorFlow Serving is not a Python package, so a Python stand-in serves its API.
     _runtime("tensorflow/serving:*", "tensorflow_serving", "tensorflow-cpu"),
-    Rule(pattern="tensorflow/tensorflow:*", packages=("tensorflow-cpu",)),
+    Rule(pattern="tensorflow/tensorflow:*", packages=("tensorflow-cpu",), versioned="tensorflow-cpu"),
     *(
         Rule(pattern=f"{system}:*", packages=None, default_args=("sh",))
         for system in ("busybox", "alpine", "debian", "ubuntu", "bash")
@@ -88,6 +106,13 @@ def names(image: str) -> tuple[str, ...]:
     tagged = bare if bare != untagged else f"{bare}:latest"
     short = [_REGISTRY.sub("", name).removeprefix("library/") for name in (tagged, untagged)]
     return tuple(dict.fromkeys((image, tagged, untagged, *short)))
+
+
+def tag_version(image: str) -> str:
+    """Return the version at the beginning of the tag, such as 2.3.1 of `2.3.1-cuda12.1`. Empty if there is none."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    match = _TAG_VERSION.match(tag)
+    return match[1] if match else ""
 
 
 class Rules:

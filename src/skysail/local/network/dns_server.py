@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from typing import cast
@@ -109,13 +110,13 @@ class DnsResponder:
 
 
 @asynccontextmanager
-async def serve(dns_responder: DnsResponder, host: str, port: int) -> AsyncIterator[int]:
-    """Serve on this address inside the block. Yields the port, which is the same for UDP and TCP."""
+async def serve(dns_responder: DnsResponder, listener: socket.socket) -> AsyncIterator[int]:
+    """Serve on the address of this listener inside the block. Yields the port, which is the same for UDP and TCP."""
     task_set = TaskSet()
     server = await asyncio.start_server(
-        lambda reader, writer: _start(task_set, dns_responder, reader, writer), host, port, limit=2**17
+        lambda reader, writer: _start(task_set, dns_responder, reader, writer), sock=listener, limit=2**17
     )
-    bound: int = server.sockets[0].getsockname()[1]
+    host, bound = server.sockets[0].getsockname()
     try:
         datagrams, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: _Datagrams(dns_responder, task_set), local_addr=(host, bound)

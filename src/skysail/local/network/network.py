@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket
 
+from skysail.base import open_files
+from skysail.base.open_files import CallerLimits, LimitedListener
+from skysail.kube.api.objects import Key
 from skysail.kube.api.resources import SERVICE
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
@@ -22,6 +26,10 @@ from skysail.local.network.service_proxy import ServiceProxy
 
 DNS_PORT = 53
 _BACKLOG = 128
+_SHARE_OF_SERVICES = 4  # of the descriptors of this process
+_MAX_LOGGED = 10
+
+log = logging.getLogger(__name__)
 
 
 class Network:
@@ -47,12 +55,14 @@ class Network:
 
     async def run(self) -> None:
         """Run until cancelled. First kills the processes and removes the namespaces that an earlier process left."""
-        proxy = ServiceProxy(listen)
+        limits = CallerLimits.of_this_process()
+        proxy = ServiceProxy(lambda service_endpoint: listen(service_endpoint, limits))
         way_out = HttpProxy(egress_proxy.cluster_side(self._resolve))
         await self.pods.open()
         try:
-            await way_out.serve(_listen_on_cluster_ip(egress_proxy.INNER_PORT))
-            async with dns_server.serve(self._dns_responder, CLUSTER_IP, DNS_PORT), asyncio.TaskGroup() as tasks:
+            await way_out.serve(_listen_on_cluster_ip(egress_proxy.INNER_PORT, limits))
+            dns_listener = _listen_on_cluster_ip(DNS_PORT, limits)
+            async with dns_server.serve(self._dns_responder, dns_listener), asyncio.TaskGroup() as tasks:
                 for reflector in self._reflectors:
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._follow(proxy))
@@ -65,9 +75,16 @@ class Network:
         """Serve the content of the caches for ever. Concurrent changes are batched."""
         await self.services.synced.wait()
         await self.slices.synced.wait()
+        max_ports = open_files.limit() // _SHARE_OF_SERVICES
+        truncated: tuple[Key, ...] = ()
         while True:
             self._changed.clear()
-            await proxy.sync(service_endpoints.build(self.services.all(), self.slices.all()))
+            routes = service_endpoints.build(self.services.all(), self.slices.all(), max_ports=max_ports)
+            if routes.truncated != truncated:
+                truncated = routes.truncated
+                names = [str(key) for key in truncated[:_MAX_LOGGED]]
+                log.warning("service ports above the limit, not served", extra={"services": names})
+            await proxy.sync(routes.served)
             self.ready.set()
             await self._changed.wait()
 
@@ -82,11 +99,11 @@ class Network:
         return dns_zone.resolve(self._zone_cache.zone, host, self.pods.namespace_of(caller))
 
 
-def _listen_on_cluster_ip(port: int) -> socket.socket:
-    return socket.create_server((CLUSTER_IP, port), backlog=_BACKLOG)
+def _listen_on_cluster_ip(port: int, limits: CallerLimits) -> socket.socket:
+    return LimitedListener(socket.create_server((CLUSTER_IP, port), backlog=_BACKLOG), limits)
 
 
-async def listen(service_endpoint: ServiceEndpoint) -> socket.socket:
+async def listen(service_endpoint: ServiceEndpoint, limits: CallerLimits) -> socket.socket:
     """Return a listening socket at an address of the Service range."""
     listener = await asyncio.to_thread(netns.make_socket, interfaces.SERVICES)
     try:
@@ -95,4 +112,4 @@ async def listen(service_endpoint: ServiceEndpoint) -> socket.socket:
     except OSError:
         listener.close()
         raise
-    return listener
+    return LimitedListener(listener, limits)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from skysail.base.names import EventReason
 from skysail.cloud.errors import Gone, Rejected
@@ -20,11 +24,14 @@ from skysail.local.bubblewrap import mount_points, rootfs
 from skysail.local.bubblewrap.arguments import InvalidArgument
 from skysail.local.bubblewrap.cgroups import NO_GROUP, Cgroup
 from skysail.local.bubblewrap.container import BwrapContainer, ContainerSpec, ExitResult, Identity
-from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot, TooManyEntries
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot, ImageRoot, TooManyEntries
+from skysail.local.bubblewrap.staging import UPPER, WORK
 from skysail.local.bubblewrap.user_namespace import MAX_ID
 from skysail.local.errors import BuildFailed
 from skysail.local.files import remove_tree
+from skysail.local.images import image_users
 from skysail.local.images.environments import Environment
+from skysail.local.images.loaded_images import LoadedImage
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.image_pull_events import PullReporter
 from skysail.local.provider.pod_sandbox import PodSandbox
@@ -60,6 +67,9 @@ class ContainerRun:
         self._eviction = ""
         self._kills_before = 0
         self._folder = pod_sandbox.folder / f"{run.container}.{run.number}"
+        self._image_id = ""
+        # Keeps a loaded image from being removed while the container runs.
+        self._image_use = contextlib.ExitStack()
 
     def begin(self, *, changed: Callable[[], None], failed: Callable[[], None]) -> None:
         """Start the run in the background.
@@ -133,6 +143,7 @@ class ContainerRun:
         if self.state is None:
             self._deps.journal.withdraw(self.id)
         await asyncio.to_thread(remove_tree, self._folder, ignore_errors=True)
+        self._image_use.close()
         await self._remove_cgroup()
         if self.state is None:
             self._failed()
@@ -154,6 +165,7 @@ class ContainerRun:
     async def _started(self) -> None:
         try:
             environment = await self._environment()
+            self._use_image(environment.loaded)
             foreign = environment.foreign_program(argv(self.container, environment)[0])
             if foreign is not None:
                 self._end(code=_START_ERROR, reason="StartError", message=self._missing_program(foreign))
@@ -179,12 +191,14 @@ class ContainerRun:
         if self._container.has_ended:
             self._conclude(await self._container.finish())
         else:
-            self.state = Running(self._began)
+            self.state = Running(self._began, self._image_id)
             self._changed()
 
     async def _environment(self) -> Environment:
         image, found = self.container.image, None
-        pull_reporter = PullReporter(image, partial(self._deps.record, self.id))
+        pull_reporter = PullReporter(
+            image, partial(self._deps.record, self.id), partial(self._deps.show_progress, self.id)
+        )
         try:
             found = await self._deps.images.find(image, pull_reporter.report)
         finally:
@@ -193,11 +207,23 @@ class ContainerRun:
             raise Rejected(
                 "ErrImagePull",
                 f"Image {image} has no environment on this machine: "
-                f"`skysail image add {shlex.quote(image)} --with PACKAGE,PACKAGE` builds one.",
+                f"`skysail image add {shlex.quote(image)} --with PACKAGE,PACKAGE` builds one, and `skysail image load "
+                "FILE` loads a saved image.",
             )
         if error := _python_mismatch(image, found):
             self._deps.record(self.id, EventReason.PYTHON_VERSION_MISMATCH, error)
+        if found.warning:
+            self._deps.record(self.id, EventReason.IMAGE_VERSION_MISMATCH, found.warning)
         return found
+
+    def _use_image(self, loaded: LoadedImage | None) -> None:
+        """Take user and group of a loaded image, for what the pod does not set. Raises Rejected or OSError."""
+        if loaded is None:
+            return
+        self._image_use.enter_context(self._deps.images.in_use(loaded))
+        self._image_id = loaded.id
+        rights = image_users.resolve(self.container.rights, loaded.program.user, Path(loaded.root))
+        self.container = msgspec.structs.replace(self.container, rights=rights)
 
     def _missing_program(self, program: str) -> str:
         name, image = Path(program).name, self.container.image
@@ -208,13 +234,16 @@ class ContainerRun:
 
     def _make_folders(self, environment: Environment) -> None:
         remove_tree(self._folder, ignore_errors=True)
-        for name in _OWN:
+        own_folders = _own_folders(environment)
+        for name in own_folders:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "tmp").chmod(0o1777)
         (self._folder / "message").touch()
         for path in _below_own(environment):
             (self._folder / path).mkdir(parents=True, exist_ok=True)
-        own = ["home", "message"]
+        own = ["message", *(name for name in own_folders if name != "tmp")]
+        if environment.loaded is not None:
+            self._make_scratch(Path(environment.loaded.root))
         if environment.copied is not None:
             shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
             own.append("copied")
@@ -225,15 +254,26 @@ class ContainerRun:
         if self._pod_sandbox.ids is not None:
             self._pod_sandbox.ids.namespace(rootfs.user(security))  # created here, because it blocks for a moment
 
+    def _make_scratch(self, lower: Path) -> None:
+        """Make the folders for changes to the root of an image. Its root folder keeps owner and mode."""
+        upper, root = self._folder / "scratch" / UPPER, lower.stat()
+        upper.mkdir(parents=True)
+        (self._folder / "scratch" / WORK).mkdir()
+        ids = self._pod_sandbox.ids
+        if ids is not None:
+            os.chown(upper, ids.first + root.st_uid, ids.first + root.st_gid)
+        upper.chmod(stat.S_IMODE(root.st_mode))
+
     def _spec(self, environment: Environment) -> ContainerSpec:
-        container, copied_dir = self.container, environment.copied
+        container, loaded = self.container, environment.loaded
         container_root = ContainerRoot(
             hostname=self._pod_sandbox.pod.hostname,
             env=tuple(self._env(environment).items()),
-            working_dir=container.working_dir or (copied_dir.target if copied_dir else "/"),
+            working_dir=container.working_dir or _working_dir(environment),
             binds=self._binds(environment),
             environment=tuple(BindMount(folder, folder, read_only=True) for folder in environment.folders),
             rights=container.rights,
+            image=ImageRoot(lower=loaded.root, scratch=str(self._folder / "scratch")) if loaded else None,
         )
         mount_points.prepare(container_root)
         return ContainerSpec(
@@ -244,6 +284,7 @@ class ContainerRun:
             terminal=container.tty,
             groups=self._cgroup.procs_files,
             identity=self._identity(),
+            staging=self._deps.isolation.staging,
             max_processes=self._deps.isolation.max_processes,
         )
 
@@ -267,13 +308,20 @@ class ContainerRun:
 
     def _env(self, environment: Environment) -> dict[str, str]:
         terminal = {"TERM": "xterm"} if self.container.tty else {}
-        own = {"HOME": _HOME, "HOSTNAME": self._pod_sandbox.pod.hostname, "LANG": "C.UTF-8"}
-        return environment.env | own | terminal | dict(self.container.env)
+        hostname = {"HOSTNAME": self._pod_sandbox.pod.hostname}
+        if environment.loaded is not None:
+            home = image_users.home(rootfs.user(self.container.rights), Path(environment.loaded.root))
+            return {"HOME": home} | environment.env | hostname | terminal | dict(self.container.env)
+        own = {"HOME": _HOME, "LANG": "C.UTF-8"}
+        return environment.env | own | hostname | terminal | dict(self.container.env)
 
     def _binds(self, environment: Environment) -> tuple[BindMount, ...]:
         copied_dir, read_only = environment.copied, self.container.rights.read_only_root
         return (
-            *(BindMount(str(self._folder / name), target, read_only) for name, target in _OWN.items()),
+            *(
+                BindMount(str(self._folder / name), target, read_only)
+                for name, target in _own_folders(environment).items()
+            ),
             *((BindMount(str(self._folder / "copied"), copied_dir.target),) if copied_dir else ()),
             *self._pod_sandbox.binds,
             *(self._pod_sandbox.volumes.bind(mount) for mount in self.container.mounts),
@@ -306,9 +354,27 @@ class ContainerRun:
 
     def _end(self, *, code: int, reason: str, message: str) -> None:
         started = self._began if reason != "StartError" else None
-        self.state = Ended(code=code, reason=reason, message=message, started=started, ended=self._deps.now())
+        self.state = Ended(
+            code=code,
+            reason=reason,
+            message=message,
+            started=started,
+            ended=self._deps.now(),
+            image_id=self._image_id,
+        )
         self._deps.journal.end(self.id, self.state)
         self._changed()
+
+
+def _own_folders(environment: Environment) -> dict[str, str]:
+    """Return the folders that a container has for itself. In the root of an image it can write anywhere."""
+    return _OWN if environment.loaded is None else {"tmp": _OWN["tmp"]}
+
+
+def _working_dir(environment: Environment) -> str:
+    if environment.loaded is not None:
+        return environment.loaded.program.working_dir or "/"
+    return environment.copied.target if environment.copied else "/"
 
 
 def _below_own(environment: Environment) -> Iterator[str]:

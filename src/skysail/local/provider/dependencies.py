@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from skysail.local.bubblewrap.cgroups import CgroupManager
 from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.isolation import Isolation
 from skysail.local.images.environments import Environment
+from skysail.local.images.loaded_images import LoadedImage
 from skysail.local.provider.disk_monitor import DiskMonitor
 from skysail.local.provider.run_journal import RunJournal
 from skysail.local.storage.volumes import VolumePaths
@@ -51,11 +53,16 @@ class ImageFinder(Protocol):
         """Return the environment of an image. Returns None if no rule matches the image."""
         ...
 
+    def in_use(self, loaded: LoadedImage) -> AbstractContextManager[None]:
+        """Keep a loaded image until the end of the block. Raises OSError if it was removed."""
+        ...
+
 
 class ProviderDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """Dependencies of the provider `local`.
 
     `record` records an event for the pod of a run. `name_server` is the DNS server of the pods.
+    `show_progress` shows the newest step of an image that is being built in the status of the pod.
     `logs` has a folder for each pod, which counts as its ephemeral storage. `disk` evicts pods before the disk is full.
     `allows_host_network`: whether the administrator lets pods share the network of the local cluster.
     """
@@ -71,6 +78,7 @@ class ProviderDependencies(msgspec.Struct, frozen=True, kw_only=True):
     name_server: str
     now: Callable[[], float]
     record: Callable[[RunId, EventReason, str], None]
+    show_progress: Callable[[RunId, str], None] = lambda _run, _step: None
     logs: Path | None = None
     disk: DiskMonitor | None = None
     allows_host_network: bool = False

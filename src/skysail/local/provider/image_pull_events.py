@@ -11,17 +11,19 @@ from skysail.base.names import EventReason
 _INTERVAL_SECONDS = 5.0
 
 Record = Callable[[EventReason, str], None]
+Show = Callable[[str], None]
 
 
 class PullReporter:
-    """Records the events of one pull. Silent if the environment exists already.
+    """Records the events of one pull, and shows its newest step. Silent if the environment exists already.
 
-    Of steps that follow too fast, only the newest is recorded.
+    Of steps that follow too fast, only the newest is recorded. `show` gets an empty step at the end.
     """
 
-    def __init__(self, image: str, record: Record) -> None:
+    def __init__(self, image: str, record: Record, show: Show) -> None:
         self._image = image
         self._record = record
+        self._show = show
         self._loop = asyncio.get_running_loop()
         self._began: float | None = None
         self._newest = ""
@@ -31,6 +33,7 @@ class PullReporter:
         if self._began is None:
             self._began = self._loop.time()
             self._record(EventReason.PULLING, f"Image {self._image} is being built: {step}")
+            self._show(step)
             self._wait()
         else:
             self._newest = step
@@ -39,6 +42,8 @@ class PullReporter:
         """Finish the reports. No event is recorded after this."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._began is not None:
+            self._show("")
         if is_here and self._began is not None:
             seconds = self._loop.time() - self._began
             self._record(EventReason.PULLED, f"Image {self._image} is ready after {seconds:.1f} s")
@@ -49,5 +54,6 @@ class PullReporter:
     def _next(self) -> None:
         if self._newest:
             self._record(EventReason.PULLING, self._newest)
+            self._show(self._newest)
             self._newest = ""
         self._wait()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from skysail.cloud.provider import Pod
 from skysail.local.bubblewrap.isolation import PodIds
 from skysail.local.bubblewrap.rootfs import BindMount
@@ -57,6 +59,12 @@ class PodSandbox:
         (self.folder / "resolv.conf").write_text(self._resolv_conf())
         (self.folder / "hostname").write_text(f"{self.pod.hostname}\n")
 
+    def set_hosts(self, hosts: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
+        """Replace the further names in /etc/hosts, for containers that start afterwards."""
+        if hosts != self.pod.hosts:
+            self.pod = msgspec.structs.replace(self.pod, hosts=hosts)
+            (self.folder / "hosts").write_text(self._hosts())
+
     @property
     def binds(self) -> tuple[BindMount, ...]:
         return tuple(
@@ -72,7 +80,7 @@ class PodSandbox:
             "127.0.0.1\tlocalhost",
             "::1\tlocalhost ip6-localhost ip6-loopback",
             f"{self.address}\t{full}{pod.hostname}",
-            *(f"{address}\t{' '.join(names)}" for address, names in pod.hosts),
+            *("\t".join((address, *names)) for address, names in pod.hosts),
         ]
         return "\n".join((*lines, ""))
 

@@ -198,6 +198,7 @@ class LocalProvider:
             )
         async with self._lock(pod.uid):
             if pod.uid in self._pods:
+                self._pods[pod.uid].set_hosts(pod.hosts)
                 return self._pods[pod.uid].address
             deps = self._deps
             pod_sandbox = PodSandbox(

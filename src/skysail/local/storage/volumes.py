@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from skysail.cloud.errors import Gone, Rejected
-from skysail.cloud.provider import EmptyDir, File, HostPath, Mount, PersistentDisk, ProjectedFiles, Volume
+from skysail.cloud.provider import CloudVolume, EmptyDir, File, HostPath, Mount, PersistentDisk, ProjectedFiles, Volume
 from skysail.kube.api import quantities
 from skysail.local import files as local_files
 from skysail.local.bubblewrap.rootfs import BindMount
@@ -143,6 +143,8 @@ class Volumes:
                 path = self._disk(name)
                 self._ownership.adopt(path, is_pvc=True, read_only=read_only)
                 return path
+            case CloudVolume():
+                raise Rejected(_REASON, f"Volume {volume.name} is at a cloud, where this node has no access.")
 
     def _write(self, folder: Path, files: Iterable[File]) -> None:
         _write(folder, files, self._ownership)

@@ -106,8 +106,12 @@ def all_containers(pod: Pod) -> tuple[Container, ...]:
 
 def without_service_account(pod: Pod) -> Pod:
     """Return the pod without the volume of its service account token, which must not leave the cluster."""
-    names = {volume.name for volume in pod.spec.volumes if volume.name.startswith(_TOKEN_VOLUME)}
-    if not names:
+    return without_volumes(pod, {volume.name for volume in pod.spec.volumes if volume.name.startswith(_TOKEN_VOLUME)})
+
+
+def without_volumes(pod: Pod, names: set[str]) -> Pod:
+    """Return the pod without these volumes and their mounts."""
+    if not any(volume.name in names for volume in pod.spec.volumes):
         return pod
     spec = replace(
         pod.spec,
@@ -161,11 +165,13 @@ def container(pod: Pod, source: Container, resolved: ResolvedReferences) -> prov
             _mount(f"{path}.volumeMounts[{index}]", mount, env) for index, mount in enumerate(source.volume_mounts)
         ),
         limits=_limits(source),
+        requests=_requests(source),
         stdin=source.stdin,
         stdin_once=source.stdin_once,
         tty=source.tty,
         rights=_security_context(pod, source),
         message_path=_absolute(f"{path}.terminationMessagePath", source.termination_message_path),
+        ports=tuple(port.container_port for port in source.ports if port.protocol == "TCP"),
     )
 
 
@@ -259,6 +265,19 @@ def _limits(source: Container) -> provider.ResourceLimits:
     )
 
 
+def _requests(source: Container) -> provider.ResourceLimits:
+    requests = source.resources.requests
+    return provider.ResourceLimits(
+        cpu=float(quantities.parse(requests["cpu"])) if "cpu" in requests else None,
+        memory=int(quantities.parse(requests["memory"])) if "memory" in requests else None,
+    )
+
+
+def machine_size(source: Container) -> provider.ResourceLimits:
+    """Return the CPU and memory that a cloud provides for the container and bills."""
+    return provider.machine_size(_limits(source), _requests(source))
+
+
 def _storage_limit(source: Container) -> int | None:
     limit = source.resources.limits.get(_STORAGE)
     return None if limit is None else int(quantities.parse(limit))
@@ -276,7 +295,9 @@ def _ephemeral_storage(pod: Pod) -> int | None:
 
 def _source(
     pod: Pod, volume: Volume, resolved: ResolvedReferences
-) -> provider.EmptyDir | provider.ProjectedFiles | provider.HostPath | provider.PersistentDisk:
+) -> provider.EmptyDir | provider.ProjectedFiles | provider.HostPath | provider.PersistentDisk | provider.CloudVolume:
+    if volume.cloud_volume:
+        return provider.CloudVolume(volume.cloud_volume)
     if volume.empty_dir is not None:
         limit = volume.empty_dir.size_limit
         size = None if limit is None else int(quantities.parse(limit))

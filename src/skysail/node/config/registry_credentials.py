@@ -14,12 +14,10 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from skysail.base import untrusted_json
+from skysail.cloud import image_names
 from skysail.cloud.account import RegistryCredentials
 from skysail.node.config.env import Data
 
-_DEFAULT_REGISTRY = "docker.io"
-_DEFAULT_REGISTRY_ALIASES = frozenset({_DEFAULT_REGISTRY, "index.docker.io", "registry-1.docker.io"})
-_DEFAULT_NAMESPACE = "library/"
 _API_PATHS = frozenset({"v1", "v2"})
 
 
@@ -42,13 +40,14 @@ class _Config(msgspec.Struct, frozen=True):
 
 def choose(image: str, pull_secrets: Mapping[str, Data | None]) -> Choice:
     """Return the credentials of the image's registry. A pull secret that is None does not exist."""
-    host, repository = _location(image)
+    name = image_names.parse(image)
+    host, repository = name.registry, name.repository
     found: dict[tuple[str, str], int] = {}
     problems = []
-    for name, data in pull_secrets.items():
+    for secret, data in pull_secrets.items():
         entries = None if data is None else _entries(data)
         if entries is None:
-            problems.append(f"Pull secret {name} {'does not exist' if data is None else 'is no docker config'}.")
+            problems.append(f"Pull secret {secret} {'does not exist' if data is None else 'is no docker config'}.")
             continue
         for registry, entry in entries.items():
             length, login = _match(registry, host, repository), _login(entry)
@@ -60,21 +59,6 @@ def choose(image: str, pull_secrets: Mapping[str, Data | None]) -> Choice:
     if len(best) != 1:
         return Choice(problem=" ".join(problems))
     return Choice(RegistryCredentials(host, *best[0]), " ".join(problems))
-
-
-def _location(image: str) -> tuple[str, str]:
-    """Return host and repository of an image name."""
-    name = image.partition("@")[0]
-    first, slash, rest = name.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        host, repository = first, rest
-    else:
-        host, repository = _DEFAULT_REGISTRY, name if slash else _DEFAULT_NAMESPACE + name
-    return _canonical(host), repository.partition(":")[0]
-
-
-def _canonical(host: str) -> str:
-    return _DEFAULT_REGISTRY if host in _DEFAULT_REGISTRY_ALIASES else host
 
 
 def _entries(data: Data) -> dict[str, _Entry] | None:
@@ -94,7 +78,7 @@ def _match(registry: str, host: str, repository: str) -> int | None:
     address = registry.removeprefix("https://").removeprefix("http://").rstrip("/")
     name, _, path = address.partition("/")
     path = "" if path in _API_PATHS else path
-    is_host = list(_labels_match(_canonical(name), host))
+    is_host = list(_labels_match(image_names.canonical_registry(name), host))
     if not is_host or not all(is_host) or not (f"{repository}/".startswith(f"{path}/") or not path):
         return None
     return len(path)

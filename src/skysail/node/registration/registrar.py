@@ -34,7 +34,7 @@ _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 # Makes the API server forward WebSockets: with them an interrupted command is an error, not a success.
 _FEATURES = ("ExtendWebSocketsToKubelet",)
-_VIRTUAL = {Label.TYPE.value: "virtual-kubelet", Label.NO_LOAD_BALANCER.value: "true"}
+VIRTUAL_LABELS = {Label.TYPE.value: "virtual-kubelet", Label.NO_LOAD_BALANCER.value: "true"}
 _HEALTHY = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "The node has sufficient memory available."),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "The node has no disk pressure."),
@@ -65,6 +65,7 @@ log = logging.getLogger(__name__)
 class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Desired content of a Node object. A virtual node stands for a cloud; its labels keep load balancers away.
 
+    `os_image` and `kernel_version` describe the machine of a node that is not virtual.
     `runtime` names the container runtime, as `name://version`. `conditions` are added to those of every node.
     """
 
@@ -78,6 +79,8 @@ class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     taints: tuple[Mapping[str, str], ...] = ()
     is_virtual: bool = False
     runtime: str = "skysail://1"
+    os_image: str = "skysail"
+    kernel_version: str = ""
     conditions: Mapping[str, tuple[str, str, str]] = msgspec.field(default_factory=dict)
 
 
@@ -232,7 +235,7 @@ def label_patch(node: NodeObject, described: NodeDescription) -> dict[str, Any]:
 
 def _labels(described: NodeDescription) -> dict[str, str]:
     own = {"kubernetes.io/hostname": described.name, "kubernetes.io/os": "linux"}
-    return {**own, **(_VIRTUAL if described.is_virtual else {}), **described.labels}
+    return {**own, **(VIRTUAL_LABELS if described.is_virtual else {}), **described.labels}
 
 
 def status(
@@ -272,16 +275,19 @@ def is_current(node: NodeObject, described: NodeDescription, conditions: Conditi
         and seen.capacity == desired["capacity"]
         and seen.declared_features == _FEATURES
         and seen.node_info.get("containerRuntimeVersion") == described.runtime
+        and seen.node_info.get("osImage") == described.os_image
+        and seen.node_info.get("kernelVersion") == described.kernel_version
     )
 
 
 def _info(described: NodeDescription) -> dict[str, str]:
-    unknown = dict.fromkeys(("bootID", "kernelVersion", "machineID", "systemUUID", "kubeProxyVersion"), "")
+    unknown = dict.fromkeys(("bootID", "machineID", "systemUUID", "kubeProxyVersion"), "")
     return {
         **unknown,
         "kubeletVersion": described.kubelet_version,
         "containerRuntimeVersion": described.runtime,
         "operatingSystem": "linux",
-        "osImage": "skysail",
+        "osImage": described.os_image,
+        "kernelVersion": described.kernel_version,
         "architecture": described.labels.get("kubernetes.io/arch", "amd64"),
     }

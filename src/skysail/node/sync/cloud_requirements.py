@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from skysail.base.names import Annotation, EventReason
-from skysail.claims.provider import CloudRequirements
+from skysail.base.names import Annotation, EventReason, Label
+from skysail.claims.requirements.cloud_requirements import CloudRequirements
 from skysail.claims.requirements.types import CHEAPEST, OffloadRequest
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import Rejected
+from skysail.cloud.provider import ResourceLimits
 from skysail.kube.api.objects import OwnerReference
-from skysail.node.config import container_config
+from skysail.node.config import cloud_pod, container_config
 from skysail.node.config.container_overrides import offload_request
-from skysail.node.pod_types import Pod, PodSpec
+from skysail.node.pod_types import Pod
 from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _DEFAULT_GRACE = 30
 _MAX_SENTENCES = 20
 _MAX_NAMES = 10
+# Fields of a TrainingJob by the volume that they make.
+_TRAINING_FIELDS = {
+    "data": "spec.dataVolume of the TrainingJob",
+    "checkpoints": "spec.checkpoint.claimName of the TrainingJob",
+}
 
 
 def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> CloudRequirements:
@@ -32,6 +38,7 @@ def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> Cl
     is_automatic = (pod.metadata.annotations or {}).get(Annotation.AUTOMATIC) == "true"
     return CloudRequirements(
         gpus=request.gpus,
+        size=container_config.machine_size(pod.spec.containers[0]) if pod.spec.containers else ResourceLimits(),
         seconds=_seconds(pod, request),
         grace=float(_DEFAULT_GRACE if grace is None else grace),
         work=work_key(pod),
@@ -65,11 +72,19 @@ def uses_secrets(pod: Pod) -> bool:
     return any(reference.kind == container_config.SECRET for reference in container_config.references(pod))
 
 
-def unsupported(pod: Pod) -> UnsupportedFields:
-    """Return annotations and volumes that the cloud cannot honour. Those that decide about money are rejected."""
+def unsupported(pod: Pod, provider: str) -> UnsupportedFields:
+    """Return annotations, containers and volumes of the pod, as the API server has it, that the cloud cannot honour.
+
+    Annotations that decide about money are rejected.
+    """
     request = offload_request(pod)
-    rejected = (*request.errors, *_cluster_volumes(pod.spec))
-    return UnsupportedFields(_first(rejected), tuple(_ignored(request)))
+    rejected = (*request.errors, *unsupported_volumes(pod, provider))
+    return UnsupportedFields(_first(rejected), (*cloud_pod.ignored(pod), *_ignored(request)))
+
+
+def unsupported_volumes(pod: Pod, provider: str) -> tuple[str, ...]:
+    """Return containers and volumes without which the pod would be wrong, each as a sentence."""
+    return (*cloud_pod.rejected(pod), *_cluster_volumes(cloud_pod.effective(pod, provider)))
 
 
 def warnings(pod: Pod) -> tuple[str, ...]:
@@ -89,10 +104,13 @@ def _ignored(request: OffloadRequest) -> Iterator[str]:
         )
 
 
-def _cluster_volumes(spec: PodSpec) -> Iterator[str]:
-    for index, volume in enumerate(spec.volumes):
+def _cluster_volumes(pod: Pod) -> Iterator[str]:
+    fields = _TRAINING_FIELDS if Label.TRAINING_JOB_UID in (pod.metadata.labels or {}) else {}
+    for index, volume in enumerate(pod.spec.volumes):
         path = f"spec.volumes[{index}]"
-        if volume.persistent_volume_claim is not None:
+        if volume.persistent_volume_claim is not None and volume.name in fields:
+            yield f"{fields[volume.name]}: a cloud cannot mount PVCs of the cluster. Remove the field, or stay here."
+        elif volume.persistent_volume_claim is not None:
             yield f"{path}.persistentVolumeClaim: a cloud cannot mount PVCs of the cluster. Use an emptyDir."
         if volume.host_path is not None:
             yield f"{path}.hostPath: a cloud has no files of a node. Use an emptyDir, or a ConfigMap."

@@ -7,17 +7,22 @@ only when all of its runs have ended.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from skysail.cloud.provider import EVICTED, LOST, NO_CAPACITY, Ended, RunId
+from skysail.base.names import Annotation, Label
+from skysail.cloud.provider import EVICTED, LOST, NO_CAPACITY, Ended, RunId, Running
 from skysail.node.pod_types import Container, Pod
 from skysail.node.sync import status as pod_status
 from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, histories, is_sidecar, seconds
 
 _DEFAULT_GRACE = 30.0
+_UNPLACED_SECONDS = 30 * 60.0
+_RUNPOD = "runpod"
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 class CreateSandbox(msgspec.Struct, frozen=True, tag=True):
@@ -51,7 +56,14 @@ class Annotate(msgspec.Struct, frozen=True, tag=True):
     annotations: Mapping[str, str]
 
 
-Step = CreateSandbox | Start | Stop | RemoveSandbox | DeletePod | Annotate
+class ShowInstance(msgspec.Struct, frozen=True, tag=True):
+    """Write the id of the pod's instance at its cloud into annotations and labels of the pod."""
+
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+Step = CreateSandbox | Start | Stop | RemoveSandbox | DeletePod | Annotate | ShowInstance
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +108,7 @@ def plan(snapshot: Snapshot) -> Plan:
     # A past moment that brought no step waits for an event, not for the clock.
     delays = [moment - snapshot.now for moment in moments if moment > snapshot.now]
     status = pod_status.build(snapshot, by_container)
-    steps = [*_obsolete_runs(snapshot, by_container), *steps]
+    steps = [*_obsolete_runs(snapshot, by_container), *steps, *_instance(snapshot)]
     return Plan(steps=tuple(steps), status=status, requeue_after=min(delays, default=None))
 
 
@@ -104,7 +116,22 @@ def _plan_finished(snapshot: Snapshot) -> Plan:
     """Stop and remove the rest of a pod whose final status is written, even if another writer wrote it."""
     if live := _live(snapshot):
         return Plan(steps=tuple(_stops(snapshot, live, _grace(snapshot.pod), "The pod is finished.")))
-    return Plan(steps=final_steps(snapshot))
+    steps, left = final_steps(snapshot), _unplaced_seconds(snapshot)
+    if left is None or DeletePod() in steps:
+        return Plan(steps=steps)
+    return Plan(steps=(*steps, DeletePod())) if left <= 0 else Plan(steps=steps, requeue_after=left)
+
+
+def _unplaced_seconds(snapshot: Snapshot) -> float | None:
+    """Return the seconds until a replaced pod that no cloud had capacity for is deleted, or None for other pods.
+
+    Such a pod never ran, so nothing of it is worth keeping, and a cloud without capacity would pile up thousands.
+    """
+    pod = snapshot.pod
+    if pod.status.reason != NO_CAPACITY or pod.status.phase != "Failed" or pod.metadata.controller is None:
+        return None
+    times = [seconds(row["lastTransitionTime"]) for row in pod.status.conditions if row.get("lastTransitionTime")]
+    return max(times, default=snapshot.now) + _UNPLACED_SECONDS - snapshot.now
 
 
 def _termination(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> PodTermination | None:
@@ -160,9 +187,22 @@ def _end(snapshot: Snapshot, histories: Mapping[str, RunHistory], pod_terminatio
     if live := _live(snapshot):
         first = _first_to_end(snapshot.pod, live)
         status = pod_status.build(snapshot, histories)
-        return Plan(steps=tuple(_stops(snapshot, first, pod_termination.grace, pod_termination.why)), status=status)
+        stops = _stops(snapshot, first, pod_termination.grace, pod_termination.why)
+        return Plan(steps=(*stops, *_instance(snapshot)), status=status)
     final_status = pod_status.FinalStatus(pod_termination.phase, pod_termination.reason, pod_termination.message)
-    return Plan(steps=final_steps(snapshot), status=pod_status.build(snapshot, histories, final_status))
+    steps = (*_instance(snapshot), *final_steps(snapshot))
+    return Plan(steps=steps, status=pod_status.build(snapshot, histories, final_status))
+
+
+def _instance(snapshot: Snapshot) -> tuple[Step, ...]:
+    """Return the step that shows the latest instance of a pod at RunPod, if the pod does not show it yet."""
+    runs = [(run.number, state) for run, state in snapshot.runs.items() if isinstance(state, Running | Ended)]
+    latest = max(runs, key=lambda row: row[0], default=None)
+    cloud, _, id_ = latest[1].image_id.partition("/") if latest else ("", "", "")
+    shown = (snapshot.pod.metadata.annotations or {}).get(Annotation.RUNPOD_POD_ID)
+    if cloud != _RUNPOD or shown == id_ or not _LABEL_VALUE.fullmatch(id_):
+        return ()
+    return (ShowInstance({Annotation.RUNPOD_POD_ID.value: id_}, {Label.RUNPOD_POD_ID.value: id_}),)
 
 
 def final_steps(snapshot: Snapshot) -> tuple[Step, ...]:

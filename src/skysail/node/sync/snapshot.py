@@ -51,7 +51,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `active_seconds` is how long the pod has been on the node; `now` may jump and must not end a pod. `runs` are the
     pod's, from a complete listing. `stops` has the time by which each stopping run will be killed. `waiting` is by
-    container; the empty name is the pod sandbox.
+    container; the empty name is the pod sandbox. `image_progress` has the newest step of each image build.
     """
 
     pod: Pod
@@ -65,6 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stops: Mapping[RunId, float] = msgspec.field(default_factory=dict)
     health: Mapping[RunId, ProbeState] = msgspec.field(default_factory=dict)
     waiting: Mapping[str, StartBackoff] = msgspec.field(default_factory=dict)
+    image_progress: Mapping[str, str] = msgspec.field(default_factory=dict)
     unsupported: UnsupportedFields = UnsupportedFields()
     # Runs whose pod sandbox was lost, with all files that they left in it.
     lost_runs: frozenset[RunId] = frozenset()

@@ -37,7 +37,10 @@ def build(snapshot: Snapshot, histories: Mapping[str, RunHistory], final_status:
     """Return all status fields that the node owns. None means that the field is absent."""
     pod = snapshot.pod
     initialised = _is_initialised(pod, histories)
-    inits = [_container(snapshot, c, histories[c.name], final_status=final_status) for c in pod.spec.init_containers]
+    inits = [
+        _container(snapshot, c, histories[c.name], final_status=final_status, initialised=False)
+        for c in pod.spec.init_containers
+    ]
     mains = [
         _container(snapshot, c, histories[c.name], final_status=final_status, initialised=initialised)
         for c in pod.spec.containers
@@ -193,7 +196,9 @@ def _unstarted(snapshot: Snapshot, container: Container, past: RunHistory, *, in
         return _waiting(backoff.reason, backoff.message)
     if isinstance(past.state, Pending):
         return _waiting(past.state.reason, past.state.message)
-    return _waiting("ContainerCreating" if initialised else "PodInitializing")
+    progress = snapshot.image_progress.get(container.name, "")
+    message = f"preparing its image: {progress}" if progress else ""
+    return _waiting("ContainerCreating" if initialised else "PodInitializing", message)
 
 
 def _restart_backoff(snapshot: Snapshot, container: Container, past: RunHistory, end: Ended) -> Json | None:
@@ -257,10 +262,21 @@ def _conditions(
     if messages := snapshot.unsupported.rejected + snapshot.unsupported.ignored:
         reason = Reason.UNSUPPORTED if snapshot.unsupported.rejected else Reason.FIELDS_IGNORED
         rows[Condition.SUPPORTED] = ("False", reason, " ".join(messages))
+    elif entrypoint := _entrypoint(snapshot):
+        rows[Condition.SUPPORTED] = entrypoint
     if final_status is not None and final_status.reason in _DISRUPTIONS:
         rows[_DISRUPTED] = ("True", _DISRUPTIONS[final_status.reason], final_status.message)
     foreign = [row for row in pod.status.conditions if row["type"] not in rows]
     return [*foreign, *(_condition(snapshot, name, *row) for name, row in rows.items())]
+
+
+def _entrypoint(snapshot: Snapshot) -> tuple[str, str | None, str | None] | None:
+    """Return the condition of a pod whose image could not be read, until it is read."""
+    for waiting in snapshot.waiting.values():
+        if waiting.reason == Reason.ENTRYPOINT_UNKNOWN:
+            return "False", Reason.ENTRYPOINT_UNKNOWN, waiting.message
+    written = next((row for row in snapshot.pod.status.conditions if row["type"] == Condition.SUPPORTED), {})
+    return ("True", None, None) if written.get("reason") == Reason.ENTRYPOINT_UNKNOWN else None
 
 
 def _readiness(final_status: FinalStatus | None, unready: list[str]) -> tuple[str, str | None, str | None]:

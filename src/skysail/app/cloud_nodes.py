@@ -1,31 +1,27 @@
-"""Clouds in the operator's process: their accounts, and the virtual nodes that stand for them."""
+"""Virtual nodes in the operator's process, each of which stands for a cloud."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
-from skysail.app.simulated_clouds import open_account
+from skysail.app.accounts import is_simulated
 from skysail.base import clock
-from skysail.base.errors import UserError
 from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
 from skysail.base.names import ACCOUNT_REAL, ACCOUNT_SIMULATED
 from skysail.base.settings import NodeSettings, Settings
+from skysail.claims.gangs import GangRef
 from skysail.claims.manager import ClaimManager
-from skysail.cloud.account import CloudAccount
-from skysail.cloud.simulated.account import SimulatedAccount
-from skysail.cloud.simulated.http.client import RemoteAccount
-from skysail.cloud.simulated.unavailable import UnavailableAccount
-from skysail.cloud.simulated.vendors import VENDORS
+from skysail.claims.requirements.cloud_requirements import CloudRequirements
+from skysail.cloud.images import ImageReader
 from skysail.kube import certificates
 from skysail.kube.certificates import KeyPair
 from skysail.kube.client.client import Client
@@ -34,6 +30,7 @@ from skysail.node import kubelet
 from skysail.node.config.references import NodeInfo
 from skysail.node.kubelet import Kubelet
 from skysail.node.log_store import LogStore
+from skysail.node.pod_types import Pod
 from skysail.node.registration.node_lease import NodeLease
 from skysail.node.registration.registrar import CloudHealth, NodeDescription, NodeRegistrar
 from skysail.node.server import routes
@@ -44,30 +41,6 @@ from skysail.node.server_backend import KubeletBackend
 from skysail.node.usage_sampler import UsageSampler
 
 _CERTIFICATE_DAYS = 365
-
-
-class AccountError(UserError):
-    """A setting about clouds is missing or invalid; the message names it."""
-
-
-@contextlib.asynccontextmanager
-async def accounts(settings: Settings) -> AsyncIterator[dict[str, CloudAccount]]:
-    """Open the accounts of the clouds that this process may call, by name."""
-    opened: dict[str, RemoteAccount | SimulatedAccount | UnavailableAccount] = {}
-    desired = [
-        vendor for name, vendor in VENDORS.items() if name in {node.provider for node in settings.nodes.values()}
-    ]
-    if settings.simulated_cloud_url:
-        token = _read(settings.simulated_cloud_token_file, "simulated_cloud_token_file")
-        socket_path = _socket(settings.simulated_cloud_url)
-        opened = {vendor.name: RemoteAccount(vendor, socket_path, token) for vendor in desired}
-    elif settings.mock_clouds:
-        opened = {vendor.name: open_account(vendor, Path(settings.data_dir)) for vendor in desired}
-    try:
-        yield dict(opened)
-    finally:
-        for account in opened.values():
-            await account.close()
 
 
 class NodeDependencies(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,16 +55,25 @@ class NodeDependencies(msgspec.Struct, frozen=True, kw_only=True):
     logs: Path
     listeners: InheritedListeners
     rng: random.Random
+    images: ImageReader
     address: str
     cluster: str
     version: str
-    is_simulated: bool
+    # GPU type of pods that name none, by provider.
+    default_gpu_types: Mapping[str, str]
 
 
 class CloudNode:
     """One virtual node. The leader serves it; other replicas renew its Lease while the node has no server."""
 
-    def __init__(self, name: str, settings: NodeSettings, manager: ClaimManager, deps: NodeDependencies) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: NodeSettings,
+        manager: ClaimManager,
+        deps: NodeDependencies,
+        find_gang: Callable[[Pod], Awaitable[GangRef | None]],
+    ) -> None:
         self.name = name
         provider = manager.provider(settings.provider)
         self._logs = LogStore(deps.logs / name)
@@ -102,12 +84,19 @@ class CloudNode:
             self._logs,
             deps=kubelet.KubeletDependencies(deps.broadcaster, time.time, clock.boottime, deps.rng),
         )
-        provider.requirements = self.kubelet.requirements
+        self._default_gpu_type = deps.default_gpu_types.get(settings.provider, "")
+        provider.requirements = self._requirements
+        provider.gang = self._gang
+        self._find_gang = find_gang
+        provider.read_image = deps.images.read
         self._settings = settings
         self._provider = provider
         self._inventory = manager.listings[settings.provider]
         self._collector = manager.sweepers[settings.provider]
         self._deps = deps
+
+    def _requirements(self, uid: str) -> CloudRequirements:
+        return with_default_gpu(self.kubelet.requirements(uid), self._default_gpu_type)
 
     async def serve(self) -> None:
         """Serve the node until cancelled."""
@@ -133,6 +122,10 @@ class CloudNode:
         finally:
             await server.cleanup()
 
+    async def _gang(self, uid: str) -> GangRef | None:
+        pod = self.kubelet.cached_pod(uid)
+        return None if pod is None else await self._find_gang(pod)
+
     async def stand_by(self) -> None:
         """Renew the node's Lease until cancelled, if no process serves the node."""
         await NodeLease(self._deps.client, self.name, clock.now).stand_by()
@@ -145,6 +138,7 @@ class CloudNode:
     def _description(self) -> NodeDescription:
         key, _, effect = self._settings.taint.rpartition(":")
         name, _, value = key.partition("=")
+        account = ACCOUNT_SIMULATED if is_simulated(self._inventory.cloud) else ACCOUNT_REAL
         return NodeDescription(
             name=self.name,
             address=self._deps.address,
@@ -155,8 +149,16 @@ class CloudNode:
             labels=self._settings.labels,
             taints=({"key": name, "value": value, "effect": effect},),
             is_virtual=True,
-            runtime=f"{self._settings.provider}://{ACCOUNT_SIMULATED if self._deps.is_simulated else ACCOUNT_REAL}",
+            runtime=f"{self._settings.provider}://{account}",
         )
+
+
+def with_default_gpu(requirements: CloudRequirements, gpu_type: str) -> CloudRequirements:
+    """Return the requirements with this GPU type, if the pod asks for GPUs, names no type and not the cheapest one."""
+    gpus = requirements.gpus
+    if gpus is None or gpus.type or requirements.is_cheapest or not gpu_type:
+        return requirements
+    return msgspec.structs.replace(requirements, gpus=msgspec.structs.replace(gpus, type=gpu_type))
 
 
 def certificate(settings: Settings, address: str) -> Callable[[], KeyPair]:
@@ -173,22 +175,3 @@ def certificate(settings: Settings, address: str) -> Callable[[], KeyPair]:
         certificates.certificate_authority("skysail-nodes", now=now, valid=valid), [address], now=now, valid=valid
     )
     return lambda: own
-
-
-def _socket(name: str) -> Path:
-    path = Path(name)
-    if not path.is_absolute() or not path.parent.is_dir():
-        raise AccountError(
-            f"simulated_cloud_url is {name!r}, which is not the path of a Unix socket in an existing folder: name the "
-            "socket of the simulated clouds, such as $SKYSAIL_HOME/clouds.sock."
-        )
-    return path
-
-
-def _read(path: str | None, name: str) -> str:
-    if not path:
-        raise AccountError(f"Setting {name} is missing: set it to the file with the token for simulated clouds.")
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise AccountError(f"{name} names {path}, which cannot be read: {error.strerror}.") from error

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.app import simulated_clouds
+from skysail.app import simulated_clouds, stand_ins
 from skysail.app.install import install, install_node
+from skysail.base import open_files
 from skysail.base.settings import Settings
 from skysail.base.unix_sockets import reachable
 from skysail.kube.api import resources
@@ -71,6 +72,8 @@ _OPERATOR_READY = f"http://{CLUSTER_IP}:{OPERATOR_HEALTH_PORT}/readyz"
 
 def main(argument: str) -> int:
     """Run until stopped. Returns the exit code; on failure, the reason is in the home folder for `skysail up`."""
+    open_files.raise_limit()
+    syscalls.leave_session_keyring()
     settings = msgspec.json.decode(argument, type=LocalClusterSettings)
     if settings.tied:
         syscalls.die_with_parent()
@@ -211,11 +214,8 @@ class _InnerProcess:
             self._supervisor.hold(OPERATOR_PORTS)
 
     async def _install(self) -> None:
-        try:
-            await install(credentials.inside_path(self._home, "admin"))
-        except TimeoutError as error:
-            raise StartFailed("The API server did not accept and serve Skysail's CRDs in time.") from error
-        self._report_step("the kinds of Skysail are installed")
+        if self._settings.with_kinds:
+            await self._install_kinds()
         if self._settings.with_node:
             await self._start_agent()  # first, because it serves the simulated clouds that the operator calls
         if self._settings.with_operator:
@@ -223,7 +223,15 @@ class _InnerProcess:
         if self._settings.with_node:
             await self._await_node()
         if self._settings.with_node and self._settings.with_operator:
+            await self._start_bridge()
             await self._await_clouds()
+
+    async def _install_kinds(self) -> None:
+        try:
+            await install(credentials.inside_path(self._home, "admin"))
+        except TimeoutError as error:
+            raise StartFailed("The API server did not accept and serve Skysail's CRDs in time.") from error
+        self._report_step("the kinds of Skysail are installed")
 
     async def _start_operator(self) -> None:
         login = credentials.inside_path(self._home, "operator")
@@ -239,10 +247,17 @@ class _InnerProcess:
             *self._cloud_flags(),
         )
         run = (sys.executable, "-P", "-m", "skysail", "run", *flags)
-        await self._supervisor.start(Unit(name="operator", argv=run, ports=OPERATOR_PORTS))
+        await self._supervisor.start(Unit(name="operator", argv=run, env=self._cloud_env(), ports=OPERATOR_PORTS))
         is_ready = partial(startup.is_healthy, _OPERATOR_READY)
         await startup.until(is_ready, "the operator to be ready", self._supervisor)
         self._report_step("the operator is ready")
+
+    def _cloud_env(self) -> dict[str, str]:
+        """Return variables that point the operator's real accounts to stand-ins."""
+        env: dict[str, str] = {}
+        for cloud in self._settings.stand_ins:
+            env |= stand_ins.environment(self._home, cloud)
+        return env
 
     def _cloud_flags(self) -> tuple[str, ...]:
         """Return flags for cloud nodes, which exist if this machine has a node."""
@@ -254,6 +269,7 @@ class _InnerProcess:
             f"--node-certificate={self._home.pki / 'node.crt'}",
             f"--node-key={self._home.pki / 'node.key'}",
             f"--data-dir={home / 'clouds'}",
+            f"--bridge-address={CLUSTER_IP}",
             *self._account_flags(),
         )
 
@@ -267,6 +283,18 @@ class _InnerProcess:
             f"--simulated-cloud-url={home.simulated_clouds}",
             f"--simulated-cloud-token-file={home.simulated_cloud_token_file}",
         )
+
+    async def _start_bridge(self) -> None:
+        """Start the bridge to pods at clouds. Mock clouds run nothing to connect to."""
+        if self._settings.mock_clouds:
+            return
+        login = credentials.inside_path(self._home, "bridge")
+        flags = (f"--kubeconfig={login}", f"--host={CLUSTER_IP}", "--drain-seconds=0", *self._account_flags())
+        run = (sys.executable, "-P", "-m", "skysail", "bridge", *flags)
+        await self._supervisor.start(Unit(name="bridge", argv=run))
+        is_ready = partial(startup.is_healthy, f"http://{CLUSTER_IP}:{_SETTINGS.bridge_health_port}/readyz")
+        await startup.until(is_ready, "the bridge to be ready", self._supervisor)
+        self._report_step("the bridge is ready")
 
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
@@ -329,6 +357,7 @@ class _InnerProcess:
             with_operator=self._settings.with_operator,
             with_audit=self._settings.plane.audit,
             mock_clouds=self._settings.mock_clouds,
+            stand_ins=self._settings.stand_ins,
             steps=tuple(self._steps),
             units=self._supervisor.status(),
         )
@@ -406,4 +435,5 @@ def _log(line: str) -> None:
 
 
 if __name__ == "__main__":
+    os.closerange(3, open_files.limit())  # files and locks of the caller, who does not expect them to stay open
     sys.exit(main(sys.argv[1]))

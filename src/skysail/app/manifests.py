@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
+from skysail.app import bridge
+from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS, IMPLEMENTED_KINDS
 from skysail.base.names import Label
 from skysail.claims import manager
+from skysail.claims.bridging import bridge_ports
 from skysail.claims.limits import launch_history
 from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
-from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.tracking import offer_publisher
-from skysail.claims.types import CLOUD_INSTANCE
+from skysail.kinds.cloud_services import reconciler as cloud_services_reconciler
+from skysail.kinds.modal_endpoints import reconciler as endpoints_reconciler
 from skysail.kinds.offload import reconciler as offload_reconciler
 from skysail.kinds.serving import reconciler as serving_reconciler
-from skysail.kinds.serving.api import types as serving_types
-from skysail.kinds.training import reconciler
-from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.kinds.training import reconciler, translated_reconciler
 from skysail.kinds.training.progress import status_writer
 from skysail.kinds.unimplemented.reconciler import rights
 from skysail.kube import events, leader_election
 from skysail.kube.admission import registration
 from skysail.kube.api import crd, rbac
+from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import (
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
@@ -47,8 +48,6 @@ RESOURCES: dict[str, Resource] = {
     resource.kind: resource
     for resource in (NAMESPACE, CRD, SERVICE_ACCOUNT, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING)
 }
-# Kinds with a controller of their own, which declares its own policy rules.
-_OWN_KINDS = (CLOUD_INSTANCE, OFFLOAD_POLICY, SPEND_ACCOUNT, TRAINING_JOB, *serving_types.KINDS)
 _LABELS: dict[str, str] = {Label.MANAGED_BY.value: NAME}
 
 
@@ -59,7 +58,8 @@ def namespace(name: str = OPERATOR_NAMESPACE) -> Manifest:
 
 
 def definitions() -> list[Manifest]:
-    return [crd.manifest(kind) for kind in ALL_KINDS]
+    """Return the CRDs of our kinds. The label says that they are ours: without it, a CRD is another project's."""
+    return [_labelled(crd.manifest(kind)) for kind in ALL_KINDS]
 
 
 def compatible_definitions() -> list[Manifest]:
@@ -106,21 +106,23 @@ def compatible_tenant_roles() -> list[Manifest]:
     return rbac.aggregated_roles(f"{NAME}-compat", kinds, _LABELS)
 
 
-def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
-    """Return the service account and roles with exactly the policy rules that the code declares."""
-    account = (operator_namespace, NAME)
-    cluster_rules = [
+def cluster_rules() -> list[PolicyRule]:
+    """Return what the operator may do in all namespaces, as its code declares it."""
+    return [
         *(
             policy_rule
             for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)
-            if kind not in _OWN_KINDS
+            if kind not in IMPLEMENTED_KINDS
             for policy_rule in rights(kind)
         ),
         *manager.POLICY_RULES,
         *reconciler.POLICY_RULES,
+        *translated_reconciler.POLICY_RULES,
         *status_writer.POLICY_RULES,
         *serving_reconciler.POLICY_RULES,
         *offload_reconciler.POLICY_RULES,
+        *cloud_services_reconciler.POLICY_RULES,
+        *endpoints_reconciler.POLICY_RULES,
         *token_review.POLICY_RULES,
         *kubelet.POLICY_RULES,
         *references.POLICY_RULES,
@@ -130,15 +132,25 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         *events.POLICY_RULES,
         *registration.POLICY_RULES,
     ]
-    namespace_rules = [
+
+
+def namespace_rules() -> list[PolicyRule]:
+    """Return what the operator may do in its own namespace only."""
+    return [
         *leader_election.NAMESPACE_POLICY_RULES,
         *registration.NAMESPACE_POLICY_RULES,
         *launch_history.NAMESPACE_POLICY_RULES,
         *offer_publisher.NAMESPACE_POLICY_RULES,
+        *bridge_ports.NAMESPACE_POLICY_RULES,
     ]
+
+
+def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
+    """Return the service account and roles with exactly the policy rules that the code declares."""
+    account = (operator_namespace, NAME)
     roles = [
-        rbac.cluster_role(NAME, cluster_rules, _LABELS),
-        rbac.role(operator_namespace, NAME, namespace_rules, _LABELS),
+        rbac.cluster_role(NAME, cluster_rules(), _LABELS),
+        rbac.role(operator_namespace, NAME, namespace_rules(), _LABELS),
         rbac.role(node_lease.NAMESPACE, NAME, node_lease.LEASE_POLICY_RULES, _LABELS),
     ]
     service_account = {
@@ -147,7 +159,24 @@ def rules(operator_namespace: str = OPERATOR_NAMESPACE) -> list[Manifest]:
         "metadata": {"name": NAME, "namespace": operator_namespace, "labels": _LABELS},
     }
     bindings = [rbac.binding(role, account) for role in roles]
-    return [service_account, *roles, *bindings, _client_ca_binding(account)]
+    return [service_account, *roles, *bindings, _client_ca_binding(account), *_bridge_rules(operator_namespace)]
+
+
+def _bridge_rules(operator_namespace: str) -> list[Manifest]:
+    """Return the service account and roles of the bridge, which reads claims and the credentials of clouds."""
+    roles = [
+        rbac.cluster_role(bridge.NAME, bridge.POLICY_RULES, _LABELS),
+        rbac.role(operator_namespace, bridge.NAME, bridge.NAMESPACE_POLICY_RULES, _LABELS),
+    ]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": SERVICE_ACCOUNT.kind,
+            "metadata": {"name": bridge.NAME, "namespace": operator_namespace, "labels": _LABELS},
+        },
+        *roles,
+        *(rbac.binding(role, (operator_namespace, bridge.NAME)) for role in roles),
+    ]
 
 
 def _client_ca_binding(account: tuple[str, str]) -> Manifest:

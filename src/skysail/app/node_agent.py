@@ -12,7 +12,6 @@ import os
 import platform
 import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -22,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from skysail.app.simulated_clouds import SimulatedClouds
+from skysail.app.stand_ins import StandIns
 from skysail.base import clock, health_server, log_setup
 from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
@@ -118,6 +118,7 @@ class NodeAgent:
         self._provider_deps = self._provider_dependencies()
         self._provider = LocalProvider(self._provider_deps)
         self._simulated = SimulatedClouds(home, self._provider_deps)
+        self._stand_ins = StandIns(home, self._provider_deps)
         self._serving_certificate = ServingCertificate(client, self._certificate, rng)
         self._usage_sampler = UsageSampler(self._provider, time.time)
         node_info = NodeInfo(
@@ -138,12 +139,15 @@ class NodeAgent:
 
     async def _serve(self) -> None:
         await sandbox_check.verify(self._provider_deps.isolation, self._provider_deps.tools)
-        listener = self._listeners.take(NODE_PORT) or socket.create_server((CLUSTER_IP, NODE_PORT))
+        listener = self._listeners.take_or_open(NODE_PORT, CLUSTER_IP)
         server = await routes.serve(self._api(), listener, self._serving_certificate.callers.context)
         metrics = MetricsApi(NODE, self._kubelet, self._usage_sampler)
         front = self._serving_certificate.front_proxy.context
         metrics_server = await health_server.serve(
-            metrics.application(), METRICS_PORT, listener=self._listeners.take(METRICS_PORT), ssl_context=front
+            metrics.application(),
+            METRICS_PORT,
+            listener=self._listeners.take_or_open(METRICS_PORT, CLUSTER_IP),
+            ssl_context=front,
         )
         registrar = NodeRegistrar(
             self._client,
@@ -161,7 +165,8 @@ class NodeAgent:
                 tasks.create_task(self._serving_certificate.run())
                 await self._network.ready.wait()
                 await self._serving_certificate.ready.wait()
-                await self._simulated.open()
+                await self._stand_ins.open()
+                await self._simulated.open()  # last: its socket tells that the agent is up
                 tasks.create_task(self._kubelet.run())
                 tasks.create_task(self._usage_sampler.run())
                 tasks.create_task(registrar.run())
@@ -171,6 +176,7 @@ class NodeAgent:
             await server.cleanup()
             await metrics_server.cleanup()
             await self._simulated.close()
+            await self._stand_ins.close()
 
     async def _until_signal(self) -> None:
         stop = asyncio.Event()
@@ -211,6 +217,7 @@ class NodeAgent:
             name_server=CLUSTER_IP,
             now=time.time,
             record=self._record_run_event,
+            show_progress=self._show_progress,
             logs=home / "pod-logs",
             disk=self._disk,
             allows_host_network=host_network.is_allowed(os.environ),
@@ -218,6 +225,9 @@ class NodeAgent:
 
     def _record_run_event(self, run: RunId, reason: EventReason, note: str) -> None:
         self._kubelet.record_run_event(run, reason, note)
+
+    def _show_progress(self, run: RunId, step: str) -> None:
+        self._kubelet.show_progress(run, step)
 
     def _api(self) -> routes.KubeletApi:
         kubelet_backend = KubeletBackend(self._kubelet, self._provider, self._store, self._usage_sampler)
@@ -242,6 +252,8 @@ class NodeAgent:
             provider_id=f"skysail://local/{NODE}",
             kubelet_version=version.git_version,
             capacity=CAPACITY,
+            os_image=_os_image(),
+            kernel_version=platform.release(),
             labels={"kubernetes.io/arch": _ARCHITECTURES.get(platform.machine(), platform.machine())},
             conditions=pod_limits.condition(
                 pod_limits.unenforced(self._provider_deps.groups, self._provider_deps.isolation)
@@ -256,6 +268,14 @@ class NodeAgent:
             except KubeError as error:
                 log.info("API server does not answer yet, retrying", extra={"why": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _os_image() -> str:
+    """Return the name of the machine's system, such as Debian GNU/Linux 12."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+    except OSError:
+        return "Linux"
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import msgspec
 
 from skysail.base.settings import Settings
 from skysail.claims.dependencies import ClaimDependencies
+from skysail.claims.gangs import GangRef
 from skysail.claims.manager import ClaimManager
 from skysail.claims.types import CloudInstance
 from skysail.cloud.offers import OfferList
@@ -23,9 +24,8 @@ from skysail.kinds.offload.reconciler import JobReconciler, PodReconciler
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.node import pod_types
-from skysail.node.config import container_overrides
-from skysail.node.config.container_config import without_service_account
-from skysail.node.sync import unsupported_fields
+from skysail.node.config import cloud_pod
+from skysail.node.sync import cloud_requirements, unsupported_fields
 
 
 class OffloadModule:
@@ -43,14 +43,21 @@ class OffloadModule:
     ) -> None:
         config = offload_config(settings)
         self.caches = Caches.create(manager.limits.policies, manager.limits.namespaces)
-        observer = PlacementObserver(
+        self.observer = PlacementObserver(
             client, self.caches, config, ManagerClouds(manager), now=deps.now, clock=deps.clock
         )
-        self.pods = PodReconciler(self.caches, observer, config, deps.now)
+        self.pods = PodReconciler(self.caches, self.observer, config, deps.now)
         self.jobs = JobReconciler(self.caches.jobs, claims)
         self.performer = Performer(client, CacheRegistry(self.caches.pods, self.caches.jobs), fence)
-        self.hooks = placement_webhook.hooks(observer, config)
+        self.hooks = placement_webhook.hooks(self.observer, config)
         manager.offers.on_change(self.pods.enqueue_all)
+
+    async def find_gang(self, pod: pod_types.Pod) -> GangRef | None:
+        """Return the gang of a pod at a cloud node, or None if it has none."""
+        if not pod.metadata.controller:
+            return None
+        found = Pod(pod.metadata, spec={"subdomain": pod.spec.subdomain})
+        return await self.observer.gang(found)
 
     @property
     def new_caches(self) -> tuple[Cache[Any], ...]:
@@ -82,6 +89,9 @@ class ManagerClouds:
             return frozenset()
         return self._manager.exhausted(pod.metadata.namespace, owner.uid)
 
+    def has_private_network(self, provider: str) -> bool:
+        return self._manager.listings[provider].cloud.features.gang
+
     def unsupported(self, pod: Pod, provider: str) -> tuple[str, ...]:
         """Return fields that the provider's node would reject. A pod that cannot be decoded has none."""
         try:
@@ -90,5 +100,5 @@ class ManagerClouds:
             return ()
         # A claim is one container, whatever the cloud could do.
         features = msgspec.structs.replace(self._manager.listings[provider].cloud.features, multi_container=False)
-        effective = container_overrides.apply(without_service_account(found))
-        return unsupported_fields.find(effective, features).rejected
+        rejected = unsupported_fields.find(cloud_pod.effective(found, provider), features).rejected
+        return (*rejected, *cloud_requirements.unsupported_volumes(found, provider))

@@ -18,10 +18,14 @@ from typing import Any
 from aiohttp import web
 
 from skysail.app import cloud_nodes, training
+from skysail.app.accounts import Accounts, is_simulated, open_accounts
 from skysail.app.cache_audit import Audits, read_token
 from skysail.app.cloud_nodes import CloudNode
+from skysail.app.cloud_services import CloudServicesModule
 from skysail.app.cluster_check import ClusterInfo, StartupError, check_cluster
-from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
+from skysail.app.endpoints import EndpointsModule
+from skysail.app.kinds import ALL_KINDS, IMPLEMENTED_KINDS
+from skysail.app.modal_metrics import ModalMetrics
 from skysail.app.offload import OffloadModule
 from skysail.app.serving import ServingModule
 from skysail.app.training import TrainingModule
@@ -29,34 +33,34 @@ from skysail.app.webhook_server import WebhookServer
 from skysail.base import clock, health_server
 from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
-from skysail.base.names import Label, Metric
+from skysail.base.names import EventReason, Label, Metric
 from skysail.base.settings import Settings
-from skysail.claims import manager
+from skysail.claims import manager, pod_events
 from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.limits.launch_history import LaunchHistory
 from skysail.claims.limits.launch_limiter import LaunchLimits
-from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
-from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.limits.spending_metrics import SpendingMetrics
 from skysail.claims.manager import ClaimManager
+from skysail.claims.metrics import ClaimMetrics
 from skysail.claims.reconciler import INDEXES
+from skysail.claims.requirements.types import MODAL
 from skysail.claims.tracking.offer_publisher import OfferPublisher
-from skysail.claims.tracking.owners import PodOwnerLookup
+from skysail.claims.tracking.owners import OwnerLookup
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cloud.account import CloudAccount
+from skysail.cloud.account import CloudAccount, ReportsProgress
+from skysail.cloud.images import ImageReader
 from skysail.core.actions import Event
 from skysail.core.controller import Controller, Reconciler
 from skysail.core.executor import CacheRegistry, Performer
 from skysail.core.fence import Fenced, FencedTransport
+from skysail.kinds.offload.reconciler import CloudPodReconciler
 from skysail.kinds.serving import metrics as serving_metrics
-from skysail.kinds.serving.api import types as serving_types
-from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kinds.training.metrics import TrainingMetrics
 from skysail.kinds.unimplemented.reconciler import UnimplementedReconciler
 from skysail.kube import leader_election
 from skysail.kube.api.crd import CustomKind
-from skysail.kube.api.objects import Key, Object
-from skysail.kube.api.resources import Resource
+from skysail.kube.api.objects import IndexKey, Key, Object
+from skysail.kube.api.resources import POD, Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.discovery import CrdInfo
 from skysail.kube.cache.gc_tuning import GcTuner
@@ -85,7 +89,7 @@ async def run(settings: Settings) -> int:
     lease_transport = HttpTransport(access, connections=2, seconds=_LEASE_SECONDS)
     try:
         cluster = await check_cluster(Client(transport), access.server)
-        async with cloud_nodes.accounts(settings) as accounts:
+        async with open_accounts(settings, Client(transport), cluster.cluster) as accounts:
             return await Operator(settings, transport, lease_transport, cluster, accounts).run()
     finally:
         await transport.close()
@@ -108,9 +112,10 @@ class Operator:
         transport: Transport,
         lease_transport: Transport,
         cluster: ClusterInfo,
-        accounts: Mapping[str, CloudAccount],
+        accounts: Accounts,
     ) -> None:
         self._settings = settings
+        self._accounts = accounts
         self._listeners = InheritedListeners.from_environment(os.environ)
         self._rng = random.Random()  # noqa: S311 (jitter, no secret)
         # Unique for each process: two replicas with the same identity would both believe that they lead.
@@ -137,22 +142,31 @@ class Operator:
         self._performer = Performer(self._client, self._cache_registry, self)
         self._controllers: list[tuple[tuple[Cache[Any], ...], Controller[Any]]] = []
         for kind in ALL_KINDS:
-            if kind not in (CLOUD_INSTANCE, OFFLOAD_POLICY, SPEND_ACCOUNT, TRAINING_JOB, *serving_types.KINDS):
+            if kind not in IMPLEMENTED_KINDS:
                 self._add_unimplemented(kind)
-        for kind in COMPATIBLE_KINDS:
-            self._add_unimplemented(kind, only_ours=True)
         self._training_module = self._add_training()
         self._serving_module = self._add_serving()
+        self._endpoints_module = self._add_endpoints(accounts.by_name)
         self._launch_history = LaunchHistory(self._fenced_client, settings.operator_namespace, clock.now)
         self._claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        self._claim_manager = self._create_claim_manager(accounts, cluster.cluster)
+        self._claim_manager = self._create_claim_manager(accounts.by_name, cluster.cluster)
         self._offer_publisher = OfferPublisher(
             self._fenced_client, settings.operator_namespace, self._claim_manager.offers
         )
         self._offload_module = self._add_offload()
+        self._cloud_services = self._add_cloud_services()
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = ServingCertificate(self._client, cloud_nodes.certificate(settings, address), self._rng)
-        self._nodes = self._make_nodes(accounts, cluster, address)
+        self._images = ImageReader(settings.allowed_registries)
+        self._nodes = self._make_nodes(accounts.by_name, cluster, address)
+        self._pod_performers = self._add_pod_annotations()
+        self._claims.subscribe(self._claim_changed)
+        for account in accounts.by_name.values():
+            if isinstance(account, ReportsProgress):
+                account.on_progress(self._record_progress)
+        self._modal_metrics = ModalMetrics(
+            self._claims, accounts.by_name.get(MODAL), leads=lambda: self._elector.is_leader, now=clock.now
+        )
         self._lag = 0.0
         self._is_stopping = False
         self._register_metrics()
@@ -166,6 +180,7 @@ class Operator:
             await self._elector.release()
             log.info("stopping", extra={"identity": self._identity})
             await asyncio.sleep(self._settings.drain_seconds)
+        await self._images.close()
         return code
 
     async def _run_tasks(self) -> int:
@@ -179,6 +194,7 @@ class Operator:
                 tasks.create_task(self._lead(tasks))
                 tasks.create_task(self._heartbeat())
                 tasks.create_task(self._audits.run())
+                tasks.create_task(self._follow_credentials())
                 tasks.create_task(self._training_module.status_writer.run())
                 if self._webhook_server.is_enabled:
                     tasks.create_task(self._webhook_server.run())
@@ -198,11 +214,9 @@ class Operator:
             )
         )
 
-    def _add_unimplemented(self, kind: CustomKind, *, only_ours: bool = False) -> None:
+    def _add_unimplemented(self, kind: CustomKind) -> None:
         cache: Cache[Any] = Cache(kind.resource, kind.struct)
-        self._add_controller(
-            UnimplementedReconciler(kind, cache, clock.now), cache, desired=_is_ours if only_ours else lambda _: True
-        )
+        self._add_controller(UnimplementedReconciler(kind, cache, clock.now), cache)
 
     def _add_training(self) -> TrainingModule:
         training_module = TrainingModule(
@@ -213,6 +227,7 @@ class Operator:
             serves=self._informers.discovery.serves,
             rng=self._rng,
         )
+        training_module.reconciler.claims = lambda uid: self._claims.by("pod", IndexKey("", uid))
         caches = training_module.caches
         for cache in caches.children:
             self._cache_registry.add(cache)
@@ -222,7 +237,19 @@ class Operator:
             self._informers.add(gang)
         controller = self._add_controller(training_module.reconciler, caches.training, *caches.children)
         caches.connect(controller, self._informers.discovery)
+        self._add_translated(training_module)
         return training_module
+
+    def _add_translated(self, training_module: TrainingModule) -> None:
+        """Add the kinds that the training engine runs. TrainJobs only in a cluster without Kubeflow Trainer."""
+        caches = training_module.caches
+        for reconciler, cache, desired in (
+            (training_module.modal_jobs, training_module.modal_job_cache, lambda _: True),
+            (training_module.train_jobs, training_module.train_job_cache, _is_ours),
+        ):
+            reconciler.claims = training_module.reconciler.claims
+            controller = self._add_controller(reconciler, cache, caches.training, caches.pods, desired=desired)
+            controller.watch_owned(caches.training, cache)
 
     def _add_serving(self) -> ServingModule:
         serving_module = ServingModule(self._client, self._settings, self)
@@ -235,6 +262,17 @@ class Operator:
             )
             serving_module.caches.connect(controller, models)
         return serving_module
+
+    def _add_endpoints(self, accounts: Mapping[str, CloudAccount]) -> EndpointsModule:
+        account = accounts.get(MODAL)
+        module = EndpointsModule(self._client, self, is_simulated=account is not None and is_simulated(account))
+        for child in module.caches.children:
+            self._informers.add_built_in(child)
+        for reconciler in module.reconcilers:
+            owners = module.caches.owners[reconciler.kind]
+            controller = self._add_controller(reconciler, owners, *module.caches.children, performer=module.performer)
+            module.caches.connect(controller, owners)
+        return module
 
     def _add_controller(
         self,
@@ -275,7 +313,7 @@ class Operator:
             max_gpu_price=self._settings.max_gpu_price,
         )
         deps = ClaimDependencies(clock.now, clock.boottime, self._rng)
-        owners = PodOwnerLookup(self._client, self._pod)
+        owners = OwnerLookup(self._client, self._pod)
         claims.subscribe(self._launch_history.claim_changed)
         claim_manager = ClaimManager(
             self._fenced_client, claims, accounts, owners, claim_settings=claim_settings, deps=deps
@@ -306,8 +344,28 @@ class Operator:
         self._webhook_server.add(module.hooks)
         for cache in module.new_caches:
             self._informers.add_built_in(cache)
+        module.caches.jobs.subscribe(self._claim_manager.on_owner_changed)
         module.pods.connect(self._control(module.pods, module.performer, *module.needed_caches))
         module.jobs.connect(self._control(module.jobs, module.performer, self._claims, module.caches.jobs))
+        return module
+
+    def _add_cloud_services(self) -> CloudServicesModule:
+        """Add Services of pods at clouds. An operator without cloud nodes has no such pods, so it watches nothing."""
+        module = CloudServicesModule(
+            (self._client, self._fenced_client),
+            self._settings,
+            self,
+            manager=self._claim_manager,
+            claims=self._claims,
+            deps=ClaimDependencies(clock.now, clock.boottime, self._rng),
+        )
+        if not self._settings.nodes:
+            return module
+        for cache in module.new_caches:
+            self._informers.add_built_in(cache)
+        controller = self._control(module.services, module.performer, self._claims, *module.new_caches)
+        module.services.connect(controller)
+        module.tunnels.connect(self._control(module.tunnels, module.performer, *module.new_caches))
         return module
 
     def _make_nodes(self, accounts: Mapping[str, CloudAccount], cluster: ClusterInfo, address: str) -> list[CloudNode]:
@@ -319,19 +377,46 @@ class Operator:
             logs=Path(self._settings.data_dir) / "pod-logs",
             listeners=self._listeners,
             rng=self._rng,
+            images=self._images,
             address=address,
             cluster=cluster.cluster,
             version=cluster.version,
-            is_simulated=bool(self._settings.simulated_cloud_url or self._settings.mock_clouds),
+            default_gpu_types={MODAL: self._settings.modal_default_gpu_type},
         )
         nodes = [
-            CloudNode(name, node_settings, self._claim_manager, deps)
+            CloudNode(name, node_settings, self._claim_manager, deps, self._offload_module.find_gang)
             for name, node_settings in self._settings.nodes.items()
             if node_settings.provider in accounts
         ]
         for node in nodes:
             node.kubelet.pods.subscribe(self._claim_manager.on_owner_changed)
         return nodes
+
+    def _add_pod_annotations(self) -> list[Performer]:
+        """Add a controller for the annotations of pods at Modal."""
+        performers = []
+        for node in self._nodes:
+            if self._settings.nodes[node.name].provider == MODAL:
+                pods = node.kubelet.pods
+                performers.append(Performer(self._client, CacheRegistry(pods), self))
+                reconciler = CloudPodReconciler(pods, self._claims)
+                reconciler.connect(self._control(reconciler, performers[-1], self._claims))
+        return performers
+
+    def _record_progress(self, claim_name: str, step: str, message: str) -> None:
+        """Record an event on the pod whose launch takes a step."""
+        claim = self._claims.get(Key("", claim_name))
+        pod = self._pod(claim.spec.owner.uid) if claim else None
+        if pod is not None:
+            reason = EventReason.IMAGE_PREPARING if step == "image" else EventReason.WAITING_FOR_CAPACITY
+            self.record(POD, pod, Event(reason, message))
+
+    def _claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
+        """Record events on the pod of a claim. Only the leader does, because every replica sees the change."""
+        pod = self._pod(new.spec.owner.uid) if new is not None and self._elector.is_leader else None
+        if pod is not None and new is not None:
+            for event in pod_events.events_of(old, new):
+                self.record(POD, pod, event)
 
     def _pod(self, uid: str) -> Object | None:
         return next((pod for node in self._nodes if (pod := node.kubelet.cached_pod(uid))), None)
@@ -346,6 +431,7 @@ class Operator:
                 outages=self._claim_manager.outages,
                 audit=self._audits.audit_now,
                 audit_token=read_token(self._settings.audit_token),
+                with_metrics=self._settings.metrics,
             )
             for port in self._settings.health_ports:
                 await self._serve(stack, pages.application(), port, host=self._settings.health_host)
@@ -367,6 +453,10 @@ class Operator:
         except OSError as error:
             raise StartupError(f"Port {port} cannot be opened: {error.strerror}. Choose another one.") from error
         stack.push_async_callback(runner.cleanup)
+
+    async def _follow_credentials(self) -> None:
+        await self._accounts.run()
+        raise _Stopped(0)
 
     async def _until_signal(self) -> None:
         stop = asyncio.Event()
@@ -390,7 +480,9 @@ class Operator:
         for caches, controller in self._controllers:
             tasks.create_task(_run_when_synced(caches, controller))
         tasks.create_task(self._run_claims(tasks))
+        tasks.create_task(self._cloud_services.ports.run())
         tasks.create_task(self._training_module.log_watcher.run())
+        tasks.create_task(self._modal_metrics.run())
         for node in self._nodes:
             tasks.create_task(node.serve())
         if self._settings.webhooks:
@@ -434,12 +526,23 @@ class Operator:
         read(Metric.LOOP_LAG, "", lambda: {"": self._lag})
         read(Metric.LEADER, "", lambda: {"": float(self._elector.is_leader)})
         read(Metric.CLOUD_UP, "cloud", self._clouds_up)
+        self._modal_metrics.register(self._metrics)
+        ClaimMetrics(self._claims, self._claim_manager.sweepers, lambda: self._elector.is_leader).register(
+            self._metrics
+        )
         SpendingMetrics(self._claim_manager.limits, lambda: self._elector.is_leader, clock.now).register(self._metrics)
         TrainingMetrics(self._training_module.caches, lambda: self._elector.is_leader).register(self._metrics)
         serving_metrics.Counts(self._serving_module.caches, lambda: self._elector.is_leader).register(self._metrics)
 
     def _count_effects(self) -> dict[str, float]:
-        performers = (self._performer, self._serving_module.performer, self._offload_module.performer)
+        performers = (
+            self._performer,
+            self._serving_module.performer,
+            self._offload_module.performer,
+            *self._pod_performers,
+            self._cloud_services.performer,
+            self._endpoints_module.performer,
+        )
         return {"": sum(performer.effects for performer in performers)}
 
     def _cached(self) -> Counter[str]:

@@ -41,12 +41,23 @@ class SimulatedClouds:
         self._home = home
         folder = home.root / "simulated"
         volume_paths = replace(
-            deps.volume_paths, folder=folder / "volumes", memory=deps.volume_paths.memory / "simulated", allowed=()
+            deps.volume_paths,
+            folder=folder / "volumes",
+            memory=deps.volume_paths.memory / "simulated",
+            disks=folder / "cloud-volumes",
+            allowed=(),
         )
         for stale in (volume_paths.folder, volume_paths.memory, folder / "pods"):
             remove_tree(stale, ignore_errors=True)
         self._provider = LocalProvider(
-            replace(deps, volume_paths=volume_paths, runs=folder / "pods", record=_log_event, allows_host_network=False)
+            replace(
+                deps,
+                volume_paths=volume_paths,
+                runs=folder / "pods",
+                record=_log_event,
+                show_progress=_ignore_progress,
+                allows_host_network=False,
+            )
         )
         self._accounts: list[SimulatedAccount | UnavailableAccount] = []
         self._runner: web.AppRunner | None = None
@@ -66,6 +77,10 @@ class SimulatedClouds:
 def _log_event(run: RunId, reason: EventReason, note: str) -> None:
     """Take the place of the node's event recorder: an instance has no pod of this cluster to record an event on."""
     log.info("simulated cloud event", extra={"pod": run.pod, "reason": reason, "note": note})
+
+
+def _ignore_progress(_run: RunId, _step: str) -> None:
+    """Take the place of the node's progress: the log has the events."""
 
 
 def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> SimulatedAccount | UnavailableAccount:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import resources
 
 from aiohttp import web
 
 from skysail.base import clock
 from skysail.base.settings import Settings
 from skysail.core.controller import EventRecorder
+from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
+from skysail.kinds.training.api.train_job import TRAIN_JOB, TrainJob
 from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children.progress_endpoint import ProgressEndpoint, TrainingConfig
 from skysail.kinds.training.progress.auth import ReporterAuthenticator
@@ -19,7 +22,10 @@ from skysail.kinds.training.progress.server import ProgressServer, ReportRateLim
 from skysail.kinds.training.progress.status_writer import StatusWriter
 from skysail.kinds.training.reconciler import TrainingJobReconciler
 from skysail.kinds.training.scheduling.observer import IsServed
+from skysail.kinds.training.translated_reconciler import ModalJobReconciler, TrainJobReconciler
+from skysail.kube.cache.cache import Cache, index_by_uid
 from skysail.kube.client.client import Client
+from skysail.runtimes import modal_pytorch
 
 
 class TrainingModule:
@@ -41,12 +47,18 @@ class TrainingModule:
     ) -> None:
         self._settings = settings
         self._authority = authority
+        self._cloud_nodes = {name: node.provider for name, node in settings.nodes.items()}
         self.caches = Caches.create()
         self.status_writer = StatusWriter(client, self.caches.training, now=clock.now, rng=rng)
-        self.log_watcher = CheckpointLogWatcher(client, self.caches, self.status_writer, recorder)
+        self.log_watcher = CheckpointLogWatcher(client, self.caches, self.status_writer, recorder, self._cloud_nodes)
         self.reconciler = TrainingJobReconciler(
             client, self.caches, clock.now, config=self._config, serves=serves, is_settled=self.log_watcher.is_drained
         )
+        self.modal_job_cache: Cache[ModalJob] = Cache(MODAL_JOB.resource, ModalJob, {"uid": index_by_uid})
+        self.train_job_cache: Cache[TrainJob] = Cache(TRAIN_JOB.resource, TrainJob, {"uid": index_by_uid})
+        self.modal_jobs = ModalJobReconciler(self.modal_job_cache, self.caches, clock.now)
+        self.train_jobs = TrainJobReconciler(self.train_job_cache, self.caches, clock.now)
+        self.train_jobs.script = resources.files(modal_pytorch).joinpath("train.py").read_text()
         self._authenticator = ReporterAuthenticator(client, self.caches, clock.boottime)
 
     def application(self) -> web.Application:
@@ -63,9 +75,9 @@ class TrainingModule:
     def _config(self) -> TrainingConfig:
         stall = timedelta(seconds=self._settings.stall_timeout_seconds)
         if not is_progress_enabled(self._settings):
-            return TrainingConfig(stall=stall)
+            return TrainingConfig(stall=stall, cloud_nodes=self._cloud_nodes)
         server = f"https://{host(self._settings)}:{self._settings.progress_port}"
-        return TrainingConfig(ProgressEndpoint(server, self._authority().decode()), stall)
+        return TrainingConfig(ProgressEndpoint(server, self._authority().decode()), stall, self._cloud_nodes)
 
 
 def is_progress_enabled(settings: Settings) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,8 +14,13 @@ from skysail.base import recursion_limit
 from skysail.base.errors import UserError
 from skysail.cli.commands import (
     audit_cache,
+    bridge,
     build,
+    clean_up,
     cost,
+    crds,
+    dev,
+    doctor,
     down,
     drain,
     get,
@@ -23,10 +30,14 @@ from skysail.cli.commands import (
     offers,
     plan,
     predict,
+    ready,
+    report,
     rollback,
     run,
+    serve,
     shell,
     status,
+    train,
     up,
     why,
 )
@@ -57,7 +68,7 @@ def application() -> typer.Typer:
         name="skysail",
         no_args_is_help=True,
         invoke_without_command=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
@@ -67,6 +78,8 @@ def application() -> typer.Typer:
     app.command()(status.status)
     app.command("open")(open_service)
     app.command()(shell.shell)
+    app.command()(train.train)
+    app.command()(serve.serve)
     app.command()(get.get)
     app.command()(why.why)
     app.command()(logs.logs)
@@ -76,9 +89,24 @@ def application() -> typer.Typer:
     app.command()(plan.plan)
     app.command()(cost.cost)
     app.command()(drain.drain)
+    app.command()(clean_up.clean_up)
+    app.command()(doctor.doctor)
+    app.command()(report.report)
     app.command()(run.run)
+    app.command()(bridge.bridge)
     app.command()(audit_cache.audit_cache)
     app.command(hidden=True)(build.build)
+    app.command(hidden=True)(ready.ready)
+    app.add_typer(crds.application(), name="crds")
     app.add_typer(image.application(), name="image")
+    app.add_typer(dev.application(), name="dev")
     app.command(cls=kubectl.Verbatim, add_help_option=False)(kubectl.kubectl)
+    for command in app.registered_commands:
+        command.short_help = _first_sentence(command.callback)
     return app
+
+
+def _first_sentence(callback: Callable[..., object] | None) -> str:
+    """Return the line of a command in the list of commands. Without it, the line would be cut after some words."""
+    text = " ".join((inspect.getdoc(callback) or "").split())
+    return text.partition(". ")[0].rstrip(".") + "."

@@ -29,6 +29,7 @@ from skysail.core import conditions
 from skysail.kube import leader_election
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Object
+from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import LEASE, NODE, POD, Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
@@ -42,6 +43,17 @@ _POLL_SECONDS = 0.5
 _ROUND_SECONDS = 2.0
 _ATTEMPTS = 5
 _DESCRIPTION = "kubernetes.io/description"
+
+# Rights of a drain that runs in the cluster.
+POLICY_RULES = (
+    *(PolicyRule(kind.resource, ("get", "list", "patch")) for kind in ALL_KINDS),
+    read_rule(CLOUD_INSTANCE.resource),
+    PolicyRule(CLOUD_INSTANCE.resource, ("delete",)),
+    PolicyRule(OFFLOAD_POLICY.resource, ("create",)),
+    PolicyRule(NODE, ("list", "patch")),
+    PolicyRule(POD, ("delete", "list")),
+    PolicyRule(LEASE, ("get",), names=(leader_election.NAME,)),
+)
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from skysail.claims.limits import budget, policy_check
 from skysail.claims.limits.budget import NotReserved, Reserved, ReserveRequest
 from skysail.claims.limits.policy_check import PolicyDecision, PolicyQuery
 from skysail.claims.limits.spend_account import SpendAccountStatus
+from skysail.claims.requirements import account_objects
 from skysail.claims.requirements.types import OffloadRequest
 from skysail.cli.clouds import plan_report
 from skysail.cli.clouds.plan_facts import ClusterFacts
@@ -109,6 +110,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
                 uses_secrets=refers_to_secrets(pod),
                 instances=instances,
                 is_automatic=launch.place.rule is Rule.AUTOMATIC,
+                account_objects=account_objects.named(launch.place.provider, launch.request.options),
                 is_final=True,
             ),
         )

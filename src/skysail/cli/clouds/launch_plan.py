@@ -23,12 +23,14 @@ from skysail.cli.clouds.plan_facts import ClusterFacts, cloud_settings
 from skysail.cli.clouds.plan_report import CLUSTER, OfferLine, PlanReport, WorkloadPlan
 from skysail.cli.clouds.workloads import Workload
 from skysail.cloud.offers import Offer, OfferList
-from skysail.cloud.simulated.account import SIMULATED_FEATURES
+from skysail.cloud.simulated.account import features_of
+from skysail.cloud.simulated.vendors import MODAL, VENDORS
 from skysail.kinds.offload.config import OffloadConfig
 from skysail.kinds.offload.objects import NodeObject, NodeStatus, Pod
 from skysail.kinds.offload.plan import facts as placement_input
-from skysail.kinds.offload.plan import node_fit, placement
+from skysail.kinds.offload.plan import gangs, node_fit, placement
 from skysail.kinds.offload.plan.facts import AutoscalerAnswer, Cloud, Observation
+from skysail.kinds.offload.plan.gangs import Sibling
 from skysail.kinds.offload.plan.placement import (
     JobFacts,
     Leave,
@@ -40,12 +42,11 @@ from skysail.kinds.offload.plan.placement import (
     Wait,
 )
 from skysail.node import pod_types
-from skysail.node.config import container_overrides
-from skysail.node.config.container_config import without_service_account
+from skysail.node.config import cloud_pod
 from skysail.node.sync import cloud_requirements, unsupported_fields
 
 # Features of a cloud that can do all. A field that such a cloud does not support is supported by none.
-_FEATURES = replace(SIMULATED_FEATURES, multi_container=False)
+_FEATURES = replace(features_of(MODAL), multi_container=False)
 
 
 def forecast(
@@ -123,6 +124,7 @@ class _Planner:
             namespace_labels=self._known.namespace_labels.get(workload.namespace),
             autoscaler=AutoscalerAnswer(),
             job=JobFacts() if has_job else None,
+            gang=gangs.planned_ref(workload.pod, workload.owners or ()),
         )
 
     def _cloud(self, name: str, settings: NodeSettings, pod: Pod) -> Cloud:
@@ -134,7 +136,8 @@ class _Planner:
             # Readiness is about this moment, and the workload is not applied yet.
             object=None if node is None else NodeObject(node.metadata, NodeStatus()),
             offers=self._offer_list(settings.provider),
-            unsupported=_unsupported(pod),
+            unsupported=_unsupported(pod, settings.provider),
+            has_private_network=VENDORS[settings.provider].private_network if settings.provider in VENDORS else False,
         )
 
     def _offer_list(self, provider: str) -> OfferList | None:
@@ -187,9 +190,11 @@ def _as_asked(pod: Pod, nodes: Mapping[str, NodeSettings]) -> Pod:
 
 
 def _unschedulable(facts: PlacementFacts) -> PlacementFacts:
-    """Return the facts after the scheduler has refused the pod for long, and no autoscaler can help."""
+    """Return the facts after the scheduler has refused the pod and its gang for long, and no autoscaler can help."""
     verdict = SchedulerVerdict(seconds=math.inf, is_hopeless=True)
-    return replace(facts, verdict=verdict, pending_seconds=math.inf)
+    others = facts.gang_ref.size - 1 if facts.gang_ref else 0
+    siblings = (Sibling(is_unschedulable=True),) * others
+    return replace(facts, verdict=verdict, pending_seconds=math.inf, siblings=siblings)
 
 
 def _offers(facts: PlacementFacts, provider: str) -> tuple[Offer, ...]:
@@ -197,15 +202,14 @@ def _offers(facts: PlacementFacts, provider: str) -> tuple[Offer, ...]:
     return next((option.offers for option in options if option.offers), ())
 
 
-def _unsupported(pod: Pod) -> tuple[str, ...]:
+def _unsupported(pod: Pod, provider: str) -> tuple[str, ...]:
     """Return fields of the pod that no cloud supports. A pod that cannot be decoded has none."""
     try:
         found = msgspec.convert(msgspec.to_builtins(pod), pod_types.Pod)
     except msgspec.ValidationError:
         return ()
-    effective = container_overrides.apply(without_service_account(found))
-    rejected = unsupported_fields.find(effective, _FEATURES) + cloud_requirements.unsupported(effective)
-    return rejected.rejected
+    rejected = unsupported_fields.find(cloud_pod.effective(found, provider), _FEATURES)
+    return (rejected + cloud_requirements.unsupported(found, provider)).rejected
 
 
 def _warnings(request: OffloadRequest) -> list[str]:

@@ -148,7 +148,8 @@ def _owner(kind: str, manifest: Manifest) -> Owner:
         name=metadata.name,
         annotations=metadata.annotations or {},
         labels=metadata.labels or {},
-        members=gangs.members(kind, manifest.get("spec") or {}),
+        groups=gangs.member_groups(kind, manifest.get("spec") or {}),
+        has_ranks=gangs.has_ranks(kind, manifest.get("spec") or {}),
     )
 
 

@@ -27,18 +27,18 @@ def cost(
 ) -> None:
     """Show the spend of running instances until now, and the spend of the last days. Days are in UTC."""
     import msgspec
-    from rich.console import Console
 
     from skysail.cli import cluster
     from skysail.cli.clouds import cost_report
     from skysail.cli.clouds.cost_report import CostQuery, Grouping
+    from skysail.cli.console import open_console
 
     query = CostQuery(by=Grouping(by), namespace=namespace, days=days)
     result = cluster.run_client(cluster.access(kubeconfig, context), lambda client: _read(client, query))
     if output is OutputFormat.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(result)))
         return
-    console = Console()
+    console = open_console()
     has_bars = console.is_terminal and console.encoding.startswith("utf")
     width = console.width if has_bars else 0
     typer.echo("\n".join(cost_report.render(result, width=width)))

@@ -6,45 +6,87 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skysail.cli.options import ContextOption, JobArgument, KubeconfigOption, NamespaceOption
+from skysail.cli.options import ContextOption, KubeconfigOption, NamespaceOption
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from skysail.cli.listing import Group, Row
     from skysail.kinds.training.api.training_job import TrainingJob
     from skysail.kube.client.client import Client
+    from skysail.kube.client.kubeconfig import Access
 
 _FAILED = 1
+_OUTPUTS = ("text", "json", "name")
 _PER_SECOND = 4
 
 
 def get(
-    name: JobArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="[TRAININGJOB|jobs|models]", help="Name of a TrainingJob, or what to list [all].")
+    ] = "all",
     namespace: NamespaceOption = "default",
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="List all namespaces.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show each change until the job has finished.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="text, json or name.")] = "text",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show a TrainingJob and its progress. With --watch, exit code 1 if the job fails."""
+    """Show a TrainingJob and its progress, or list trainings and models. With --watch, exit code 1 if the job fails."""
     import contextlib
 
-    from rich.console import Console
+    from skysail.cli import cluster, listing, pod_warnings
+    from skysail.cli.console import open_console
 
-    from skysail.cli import cluster
+    if output not in _OUTPUTS:
+        raise typer.BadParameter(f"{output} is none of {', '.join(_OUTPUTS)}.", param_hint="--output")
+    if name in listing.GROUPS:
+        _list(listing.GROUPS[name], "" if all_namespaces else namespace, output, cluster.access(kubeconfig, context))
+        return
 
-    console = Console(highlight=False)
+    from skysail.kinds.training.api.training_job import TRAINING_JOB
+
+    console = open_console()
 
     async def call(client: Client) -> TrainingJob | None:
         job = await cluster.training_job(client, namespace, name)
+        if output != "text":
+            _print_rows([listing.row(TRAINING_JOB, job)], output)
+            return None
         if watch:
             return await (_live if console.is_terminal else _rows)(console, client, job)
         _show(console, job)
+        for warning in await pod_warnings.read(client, job):
+            console.print(f"Warning: {warning}", soft_wrap=True, markup=False)
         return None
 
     with contextlib.suppress(KeyboardInterrupt):
         last = cluster.run_client(cluster.access(kubeconfig, context), call)
         if last is not None and last.status.phase == "Failed":
             raise typer.Exit(_FAILED)
+
+
+def _list(group: Group, namespace: str, output: str, access: Access) -> None:
+    from skysail.base import clock
+    from skysail.cli import cluster, listing
+
+    rows = cluster.run_client(access, lambda client: listing.read(client, group, namespace))
+    if output != "text":
+        _print_rows(rows, output)
+    elif rows:
+        typer.echo("\n".join(listing.render(rows, clock.now(), with_namespace=not namespace)))
+    else:
+        where = f"namespace {namespace}; -A lists all namespaces" if namespace else "this cluster"
+        typer.echo(f"Nothing found in {where}.", err=True)
+
+
+def _print_rows(rows: list[Row], output: str) -> None:
+    import msgspec
+
+    if output == "name":
+        typer.echo("".join(f"{row.resource}\n" for row in rows), nl=False)
+    else:
+        typer.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
 
 
 def _show(console: Console, job: TrainingJob) -> None:

@@ -1,9 +1,9 @@
-"""`skysail image`: environments that replace images on this machine."""
+"""`skysail image`: images on this machine, loaded from files or replaced by environments."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +13,14 @@ from skysail.cli.commands.up import HomeOption
 
 if TYPE_CHECKING:
     from skysail.local.images.environments import Environments
+    from skysail.local.images.loaded_images import LoadedImages
     from skysail.local.images.rules import CopiedDir, Rules
 
 
 def application() -> typer.Typer:
-    app = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="Manage the environments that replace images on this machine."
-    )
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the images of this machine.")
     app.command()(add)
+    app.command()(load)
     app.command(name="list")(list_images)
     app.command(name="rm")(remove)
     return app
@@ -29,8 +29,13 @@ def application() -> typer.Typer:
 def add(
     pattern: Annotated[str, typer.Argument(help="Pattern of images, such as 'pytorch/pytorch:*'.")],
     packages: Annotated[list[str] | None, typer.Option("--with", help="Packages, separated by commas.")] = None,
+    requirement: Annotated[
+        list[Path] | None, typer.Option("--requirement", "-r", help="File with packages, such as requirements.txt.")
+    ] = None,
     python: Annotated[str, typer.Option(help="Installed Python version, such as 3.12 [default: Skysail's own].")] = "",
-    copy: Annotated[str, typer.Option(help="FOLDER:/path: copy the folder to this path in each container.")] = "",
+    copy: Annotated[
+        list[str] | None, typer.Option(help="FOLDER:/path: copy the folder to this path in each container.")
+    ] = None,
     entrypoint: Annotated[str, typer.Option(help="Command of containers that name none.")] = "",
     home: HomeOption = None,
 ) -> None:
@@ -42,36 +47,60 @@ def add(
     rules, environments = _open(home)
     rule = Rule(
         pattern=_pattern(pattern),
-        packages=_packages(packages or ()),
+        packages=_packages(packages or (), requirement or ()),
         python=python,
         entrypoint=_entrypoint(entrypoint),
-        copied=_copied(copy),
+        copied=_copied(copy or ()),
     )
     asyncio.run(environments.make(rule, lambda step: typer.echo(f"  {step}")))
     rules.add(rule)
     typer.echo(f"Images {pattern} run in {environments.path(rule)}.")
 
 
+def load(
+    path: Annotated[Path, typer.Argument(help="Folder or tar file with an OCI layout, or the file of `docker save`.")],
+    name: Annotated[list[str] | None, typer.Option(help="Name of the image [default: the names in the file].")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Load an image. Its containers run in the image's own root."""
+    for loaded in _loaded_images(home).load(path, name or (), lambda step: typer.echo(f"  {step}")):
+        typer.echo(f"Loaded {', '.join(loaded.names)} ({loaded.bytes >> 20} MiB, {loaded.id}).")
+
+
 def list_images(home: HomeOption = None) -> None:
-    """List the rules in the order in which they are matched."""
-    from rich.console import Console
+    """List the loaded images, then the rules in the order in which they are matched."""
     from rich.markup import escape
-    from rich.table import Table
+
+    from skysail.cli import console as output
 
     rules, environments = _open(home)
+    if loaded_images := _loaded_images(home).all():
+        loaded_table = output.table("loaded image", "command", "user", "size", "id")
+        for loaded in loaded_images:
+            command = shlex.join((*(loaded.program.entrypoint or ()), *(loaded.program.cmd or ())))
+            names, size = "\n".join(loaded.names) or "(no name)", f"{loaded.bytes >> 20} MiB"
+            cells = (names, command, loaded.program.user or "root", size, loaded.id.removeprefix("sha256:")[:12])
+            loaded_table.add_row(*map(escape, cells))
+        output.open_console().print(loaded_table)
     own = {rule.pattern for rule in rules.own()}
-    table = Table("image", "packages", "python", "entrypoint", "made")
+    table = output.table("image", "packages", "python", "entrypoint", "made")
     for rule in rules.all():
         packages = "this machine's programs" if rule.packages is None else ", ".join(rule.packages)
         made = "yes" if environments.is_made(rule) else "when first used"
         origin = rule.pattern if rule.pattern in own else f"{rule.pattern} (built in)"
         table.add_row(*map(escape, (origin, packages, rule.python, shlex.join(rule.entrypoint), made)))
-    Console().print(table)
+    output.open_console().print(table)
 
 
-def remove(pattern: str, home: HomeOption = None) -> None:
-    """Remove an added rule, and its environment if no other rule uses it."""
+def remove(
+    pattern: Annotated[str, typer.Argument(help="Name of a loaded image, or pattern of an added rule.")],
+    home: HomeOption = None,
+) -> None:
+    """Remove a loaded image, or an added rule and its environment if no other rule uses it."""
     rules, environments = _open(home)
+    if pattern not in {rule.pattern for rule in rules.own()} and _loaded_images(home).remove(pattern):
+        typer.echo(f"{pattern} is removed.")
+        return
     forgotten = [rule for rule in rules.own() if rule.pattern == pattern]
     rules.remove(pattern)
     for rule in forgotten:
@@ -88,6 +117,15 @@ def _open(home: Path | None) -> tuple[Rules, Environments]:
     return open_environments(Home.of(home, os.environ).root, os.environ)
 
 
+def _loaded_images(home: Path | None) -> LoadedImages:
+    import os
+
+    from skysail.local.cluster.home import Home
+    from skysail.local.images.environments import open_loaded_images
+
+    return open_loaded_images(Home.of(home, os.environ).root)
+
+
 def _pattern(pattern: str) -> str:
     from skysail.local.errors import Misused
 
@@ -96,17 +134,12 @@ def _pattern(pattern: str) -> str:
     return pattern
 
 
-def _packages(groups: Iterable[str]) -> tuple[str, ...]:
-    """Split the list of packages. Raises Misused for a name that uv would read as an option or as several lines."""
-    from skysail.local.errors import Misused
+def _packages(groups: Iterable[str], files: Iterable[Path]) -> tuple[str, ...]:
+    """Return the packages of --with and of the files. Raises Misused for a line that is no package."""
+    from skysail.local.images import requirements
 
-    names = tuple(name for group in groups for part in group.split(",") if (name := part.strip()))
-    for name in names:
-        if name.startswith("-") or not name.isprintable():
-            raise Misused(
-                f"--with {name!r} is not a package. Set options of uv by its variables, such as UV_DEFAULT_INDEX."
-            )
-    return names
+    named = requirements.split(groups)
+    return tuple(dict.fromkeys((*named, *(name for file in files for name in requirements.from_file(file)))))
 
 
 def _entrypoint(text: str) -> tuple[str, ...]:
@@ -118,17 +151,26 @@ def _entrypoint(text: str) -> tuple[str, ...]:
         raise Misused(f"--entrypoint {text} is not a valid shell command: {error}.") from error
 
 
-def _copied(spec: str) -> CopiedDir | None:
+def _copied(specs: Sequence[str]) -> CopiedDir | None:
     from skysail.local.bubblewrap import rootfs
     from skysail.local.bubblewrap.host_files import HostFiles
     from skysail.local.errors import Misused
     from skysail.local.images.rules import CopiedDir
 
-    if not spec:
+    if not specs:
         return None
+    if len(specs) > 1:
+        raise Misused("--copy is given more than once: put everything into one folder, or mount the rest as volumes.")
+    spec = specs[0]
     source, _, target = spec.rpartition(":")
-    if not source or not target.startswith("/") or not Path(source).is_dir():
-        raise Misused(f"--copy {spec} must be FOLDER:/path with an existing folder.")
+    if not source or not target:
+        raise Misused(f"--copy {spec} must be FOLDER:/path.")
+    if not target.startswith("/"):
+        raise Misused(
+            f"--copy {spec} must be FOLDER:/path: {target} is not an absolute path. Write {source}:/{target}."
+        )
+    if not Path(source).is_dir():
+        raise Misused(f"--copy {spec} must be FOLDER:/path: folder {source} not found.")
     if rootfs.hides_the_system(target, HostFiles()):
         raise Misused(f"--copy {spec} would hide system files at {target}: choose another path.")
     return CopiedDir(str(Path(source).absolute()), target)

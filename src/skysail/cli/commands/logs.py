@@ -77,7 +77,7 @@ async def _until_now(client: Client, job: TrainingJob, selection: LogSelection, 
     found = [pod for pod in there if pod.attempt == newest]
     if not found:
         raise _nothing(job, selection)
-    print_line = _line_printer()
+    print_line = line_printer()
     for pod in found:
         if not pod_logs.has_begun(pod):
             typer.echo(
@@ -93,12 +93,12 @@ async def _until_the_end(client: Client, job: TrainingJob, selection: LogSelecti
     from skysail.kube.client.errors import KubeError
 
     try:
-        await pod_logs.follow(client, job, selection, _line_printer(), tail=tail)
+        await pod_logs.follow(client, job, selection, line_printer(), tail=tail)
     except* (BrokenPipeError, KubeError) as group:  # the reader closed the pipe, or has no right to read logs
         raise group.exceptions[0] from None
 
 
-def _line_printer() -> LinePrinter:
+def line_printer() -> LinePrinter:
     """Return a printer that prefixes each line with its rank in colour, and announces each new attempt."""
     import os
 

@@ -45,13 +45,16 @@ def run(
     node_key: Annotated[str | None, typer.Option(help="Private key of the node certificate.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder for logs of cloud pods.")] = None,
     simulated_cloud_url: Annotated[
-        str | None, typer.Option(help="Unix socket of the simulated clouds, which replace all real ones.")
+        str | None, typer.Option(help="Unix socket of the simulated clouds, used for clouds without credentials.")
     ] = None,
     simulated_cloud_token_file: Annotated[
         str | None, typer.Option(help="File with the token for the simulated clouds.")
     ] = None,
     mock_clouds: Annotated[
         bool | None, typer.Option(help="Pretend to run cloud pods: no cloud is called, nothing is paid.")
+    ] = None,
+    bridge_address: Annotated[
+        str | None, typer.Option(help="Address of the bridge for Services; by default those of its pods.")
     ] = None,
     fetch_image: Annotated[str | None, typer.Option(help="Image that downloads models in their pods.")] = None,
     model_source: Annotated[
@@ -65,7 +68,9 @@ def run(
 
     from skysail.app import operator
     from skysail.base import log_setup, settings
+    from skysail.cli import dotenv
 
+    os.environ.update(dotenv.environment(os.environ))
     flags = {
         "kubeconfig": kubeconfig,
         "context": context,
@@ -90,6 +95,7 @@ def run(
         "simulated_cloud_url": simulated_cloud_url,
         "simulated_cloud_token_file": simulated_cloud_token_file,
         "mock_clouds": mock_clouds,
+        "bridge_address": bridge_address,
         "fetch_image": fetch_image,
         "allowed_model_hosts": model_source,
     }

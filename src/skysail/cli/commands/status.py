@@ -20,10 +20,9 @@ def status(home: HomeOption = None) -> None:
     import os
     import time
 
-    from rich.console import Console
-
     from skysail.cli import model_table
     from skysail.cli.cluster import connected
+    from skysail.cli.console import open_console
     from skysail.kube.client import kubeconfig
     from skysail.kube.client.errors import KubeError
     from skysail.local.cluster.control_client import Control
@@ -36,7 +35,7 @@ def status(home: HomeOption = None) -> None:
     if not place.is_taken():
         raise NotRunning(f"No cluster runs in {place.root}: `skysail up` starts one.")
     cluster_status = Control(place.control).status()
-    console = Console()
+    console = open_console()
     console.print(f"{cluster_status.url} ({_state(cluster_status)}), data in {place.root}", soft_wrap=True)
     console.print(_units(cluster_status, time.time()))
     for unit in cluster_status.units:
@@ -71,9 +70,9 @@ def _state(status: LocalClusterStatus) -> str:
 
 
 def _units(status: LocalClusterStatus, now: float) -> Table:
-    from rich.table import Table
+    from skysail.cli import console
 
-    table = Table("component", "state", "restarts", "age")
+    table = console.table("component", "state", "restarts", "age")
     for unit in status.units:
         lives = age(now - unit.started) if unit.started else ""
         table.add_row(unit.name, unit.state, str(unit.restarts), lives)
@@ -81,9 +80,9 @@ def _units(status: LocalClusterStatus, now: float) -> Table:
 
 
 def _objects(counts: dict[str, int]) -> Table:
-    from rich.table import Table
+    from skysail.cli import console
 
-    table = Table("kind", "objects")
+    table = console.table("kind", "objects")
     for kind, count in sorted(counts.items()):
         table.add_row(kind, str(count))
     return table
@@ -93,7 +92,7 @@ def _clouds(clouds: list[CloudCosts]) -> Table:
     from rich.table import Column, Table
 
     node = Column("node", overflow="fold")
-    table = Table("cloud", node, "account", "reachable", "instances", "USD/h", "USD so far")
+    table = Table(Column("cloud", overflow="fold"), node, "account", "reachable", "instances", "USD/h", "USD so far")
     for cloud_costs in clouds:
         table.add_row(
             cloud_costs.cloud,

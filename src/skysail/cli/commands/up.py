@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,13 @@ from skysail.cli.commands.build import find_binaries, print_step
 if TYPE_CHECKING:
     from skysail.local.cluster.control_client import LocalClusterStatus
     from skysail.local.cluster.home import Home
+
+
+class Part(StrEnum):
+    """Part of a local cluster that can be left out."""
+
+    OPERATOR = "operator"
+
 
 HomeOption = Annotated[
     Path | None, typer.Option("--home", help="Folder of the cluster [default: $SKYSAIL_HOME, else ~/.skysail].")
@@ -24,22 +32,34 @@ def up(
         bool, typer.Option("--attach", help="Follow the logs afterwards; Ctrl-C leaves the cluster up.")
     ] = False,
     without_operator: Annotated[bool, typer.Option("--without-operator", help="Start the control plane only.")] = False,
+    without: Annotated[
+        Part | None,
+        typer.Option(help="operator: leave out the operator and Skysail's kinds, to install the chart instead."),
+    ] = None,
     audit: Annotated[bool, typer.Option("--audit", help="Log every request in logs/audit.jsonl.")] = False,
+    stand_in: Annotated[
+        list[str] | None,
+        typer.Option("--stand-in", help="Use a stand-in for this cloud's service instead of its simulated cloud."),
+    ] = None,
 ) -> None:
     """Start a Kubernetes cluster with Skysail on this machine. Does nothing if it is up already."""
     import os
     import time
 
     from skysail.base import settings as operator_settings
+    from skysail.cli import dotenv
     from skysail.local import launcher
     from skysail.local.bubblewrap.host_tools import HostTools
     from skysail.local.cluster.home import Home
     from skysail.local.control_plane.flags import PlaneOptions
 
+    os.environ.update(dotenv.environment(os.environ))
     place = Home.of(home, os.environ)
-    if not without_operator:
+    with_node, with_operator = not without_operator, not (without_operator or without)
+    if with_node:
         HostTools.find(os.environ.get("PATH", ""))  # before the build: pods cannot start without these programs
-    mock_clouds = not without_operator and operator_settings.is_mock_mode(os.environ)
+    chosen = _stand_ins(stand_in or [])
+    mock_clouds = with_operator and operator_settings.is_mock_mode(os.environ)
     began = time.monotonic()
     status = launcher.join(place, print_step)
     if status is None:
@@ -48,27 +68,41 @@ def up(
             home=str(place.root),
             binaries=find_binaries(),
             plane=PlaneOptions(audit=audit),
-            with_operator=not without_operator,
-            with_node=not without_operator,
+            with_operator=with_operator,
+            with_node=with_node,
+            with_kinds=without is None,
             mock_clouds=mock_clouds,
+            stand_ins=chosen,
         )
         try:
             status = launcher.start(settings, print_step)
         except KeyboardInterrupt:
             print_step("the cluster keeps starting in the background; `skysail down` stops it")
             raise
-    if (status.with_operator, status.with_audit, status.mock_clouds) != (not without_operator, audit, mock_clouds):
+    wanted = (with_operator, audit, mock_clouds, chosen)
+    if (status.with_operator, status.with_audit, status.mock_clouds, status.stand_ins) != wanted:
         print_step(_otherwise(status))
     typer.echo(f"Skysail is up at {status.url} (took {time.monotonic() - began:.1f} s). Next:\n{_next_steps(place)}")
     if attach:
         _follow(place)
 
 
+def _stand_ins(names: list[str]) -> tuple[str, ...]:
+    from skysail.app.stand_ins import CLOUDS
+    from skysail.local.errors import Misused
+
+    for name in names:
+        if name not in CLOUDS:
+            raise Misused(f"There is no stand-in for {name!r}: use one of {', '.join(CLOUDS)}.")
+    return tuple(sorted(set(names)))
+
+
 def _otherwise(status: LocalClusterStatus) -> str:
     operator = "with" if status.with_operator else "without"
     log = "with" if status.with_audit else "without"
     pretence = "pretended" if status.mock_clouds else "simulated"
-    clouds = f", with {pretence} clouds" if status.with_operator else ""
+    served = f" and stand-ins for {', '.join(status.stand_ins)}" if status.stand_ins else ""
+    clouds = f", with {pretence} clouds{served}" if status.with_operator else ""
     return (
         f"the cluster was up already, {operator} its operator and {log} an audit log{clouds}: "
         "run `skysail down` first to change that"

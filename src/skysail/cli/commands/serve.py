@@ -1,0 +1,133 @@
+"""`skysail serve`: serve a local or remote model, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skysail.cli.options import ContextOption, KubeconfigOption, NamespaceOption
+
+if TYPE_CHECKING:
+    from skysail.cli.serve.manifests import Settings
+    from skysail.kinds.serving.api.types import ModelDeployment
+    from skysail.kube.client.client import Client
+    from skysail.kube.client.kubeconfig import Access
+
+_INTERRUPTED = 130
+
+
+def serve(
+    model: Annotated[
+        str, typer.Argument(help="A file (.onnx, .pt, .safetensors), a folder, or an address (hf://, https://, s3://).")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the ModelDeployment [the model's].")] = "",
+    replicas: Annotated[int, typer.Option(min=1, max=10000, help="Number of servers.")] = 1,
+    runtime: Annotated[str, typer.Option(help="fastapi-pytorch, triton or torchserve.")] = "fastapi-pytorch",
+    cpu: Annotated[str, typer.Option(help="CPU request of each server.")] = "250m",
+    memory: Annotated[str, typer.Option(help="Memory request of each server.")] = "512Mi",
+    upload_image: Annotated[str, typer.Option(help="Image with sh, head, tar and sha256sum, for uploads.")] = "busybox",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifest, create nothing.")] = False,
+    namespace: NamespaceOption = "default",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Serve a model: upload it, create a ModelDeployment, wait until it is ready, print how to use it.
+
+    Run it again with the same name to serve another version. A version that fails never replaces the served one.
+    """
+    from skysail.cli import cluster
+    from skysail.cli.serve import manifests, upload
+
+    access = cluster.access(kubeconfig, context)
+    chosen = _name(name) or manifests.model_name(model)
+    image = _image(model, access) if runtime == "fastapi-pytorch" else ""
+    common = {"name": chosen, "namespace": namespace, "runtime": runtime, "image": image}
+    common |= {"cpu": cpu, "memory": memory}
+    if "://" in model:
+        settings = manifests.Settings(uri=model, version=_version(model), replicas=replicas, **common)
+        _finish(access, settings, dry_run=dry_run)
+        return
+    path = Path(model)
+    if not path.exists():
+        raise upload.UploadFailed(f"{model} not found: name a file or a folder, or an address such as hf://owner/name.")
+    with upload.payload(path) as content:
+        uri = f"pvc://{manifests.pvc_name(chosen)}/{content.path}"
+        settings = manifests.Settings(uri=uri, version=content.version, replicas=replicas, **common)
+        if not dry_run:
+            typer.echo(
+                f"Uploading {path.name} ({content.size / 1e6:.1f} MB) to PVC {manifests.pvc_name(chosen)}.", err=True
+            )
+            cluster.run_client(
+                access,
+                lambda client: upload.upload(client, access, chosen, namespace, content, upload_image, _echo),
+            )
+    _finish(access, settings, dry_run=dry_run)
+
+
+def _finish(access: Access, settings: Settings, *, dry_run: bool) -> None:
+    from skysail.cli import cluster
+    from skysail.cli.serve import manifests
+    from skysail.cli.serve.rollout import create, until_served
+
+    if dry_run:
+        import yaml
+
+        typer.echo(yaml.safe_dump(manifests.model_deployment(settings), sort_keys=False), nl=False)
+        return
+
+    async def call(client: Client) -> tuple[ModelDeployment, str]:
+        created = await create(client, settings)
+        typer.echo(f"ModelDeployment {settings.name} created in namespace {settings.namespace}.", err=True)
+        return await until_served(client, created, _echo)
+
+    where = f"{settings.name} -n {settings.namespace}"
+    try:
+        served, data = cluster.run_client(access, call)
+    except KeyboardInterrupt:
+        typer.echo(f"The rollout goes on: kubectl get modeldeployment {where}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    typer.echo(f"{settings.name} is ready at {served.status.url} inside the cluster.")
+    typer.echo(f"Ask it:   skysail predict {where} -d '{data}'")
+    typer.echo(f"On this machine: skysail open {settings.name}-service -n {settings.namespace}")
+
+
+def _image(model: str, access: Access) -> str:
+    """Return the small server for ONNX on a local cluster, else the runtime's own."""
+    from skysail.cli.serve import manifests
+
+    folder = Path(model)
+    names = [path.name for path in folder.rglob("*")] if folder.is_dir() else [model]
+    return manifests.runtime_image(names) if _is_local(access) else ""
+
+
+def _is_local(access: Access) -> bool:
+    import os
+
+    from skysail.kube.client import kubeconfig
+    from skysail.local.cluster.home import Home
+
+    home = Home.of(None, os.environ)
+    return home.is_taken() and kubeconfig.from_file(home.kubeconfig).server == access.server
+
+
+def _version(address: str) -> str:
+    """Return a version for an address: another address is another version."""
+    import hashlib
+
+    return hashlib.sha256(address.encode()).hexdigest()[:12]
+
+
+def _name(name: str) -> str:
+    import re
+
+    if name and not re.fullmatch(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?", name):
+        raise typer.BadParameter(
+            f"{name} is not a name: use at most 50 lower-case letters, digits and dashes.", param_hint="--name"
+        )
+    return name
+
+
+def _echo(line: str) -> None:
+    typer.secho(line, err=True, dim=True)

@@ -1,0 +1,1 @@
+"""Checks of `skysail doctor`: one module per part."""

@@ -1,0 +1,1 @@
+"""`skysail report`: one archive for a bug report, without secrets."""

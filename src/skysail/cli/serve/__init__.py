@@ -1,0 +1,1 @@
+"""Contents of `skysail serve`: the upload of a local model, its manifests, and an example request."""

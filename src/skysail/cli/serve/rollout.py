@@ -1,0 +1,93 @@
+"""Create a ModelDeployment, and wait until it is served or has failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from skysail.base.errors import UserError
+from skysail.base.names import Condition
+from skysail.base.settings import Settings as OperatorSettings
+from skysail.cli import inference_request
+from skysail.cli.cluster import synced_cache
+from skysail.cli.serve import example_request, manifests
+from skysail.cli.serve.manifests import Settings
+from skysail.core import conditions
+from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kinds.serving.spec.config import serving_config
+from skysail.kinds.serving.spec.desired import desired_model
+from skysail.kube.cache.cache import Cache
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import Invalid, NotFound, NotServed
+
+_OK = 200
+_DEFAULT_DATA = "[[1.0, 2.0]]"
+
+Echo = Callable[[str], None]
+
+
+class CannotServe(UserError):
+    """The cluster does not take the model. The message says what to do."""
+
+
+class NotServing(UserError):
+    """The version failed. The message says why."""
+
+    exit_code = 1
+
+
+async def create(client: Client, settings: Settings) -> ModelDeployment:
+    """Create the ModelDeployment, or change it to this version."""
+    try:
+        return await client.apply(MODEL_DEPLOYMENT.resource, manifests.model_deployment(settings), ModelDeployment)
+    except Invalid as error:
+        raise CannotServe(f"The cluster rejects the model: {error.message}") from error
+    except (NotFound, NotServed) as error:
+        raise CannotServe(
+            "This cluster has no ModelDeployments: Skysail is not installed. `skysail up` starts a cluster with it."
+        ) from error
+
+
+async def until_served(client: Client, model: ModelDeployment, echo: Echo) -> tuple[ModelDeployment, str]:
+    """Wait until this version is ready. Returns the model, and data for an example request.
+
+    Raises NotServing if the version failed.
+    """
+    served = await _until_over(client, model, echo)
+    if not is_served(served):
+        raise NotServing(f"{model.metadata.name} does not serve this version: {served.status.message}")
+    desired = desired_model(served, serving_config(OperatorSettings()))
+    path = inference_request.service_proxy_path(desired, f"/v2/models/{desired.names.model}")
+    reply = await client.proxy(path)
+    data = example_request.example(reply.body) if reply.status == _OK else None
+    return served, data or _DEFAULT_DATA
+
+
+async def _until_over(client: Client, model: ModelDeployment, echo: Echo) -> ModelDeployment:
+    key, shown = model.metadata.key, ""
+    cache = Cache(MODEL_DEPLOYMENT.resource, ModelDeployment, selector={"fieldSelector": f"metadata.name={key.name}"})
+    changed = asyncio.Event()
+    cache.subscribe(lambda _, __: changed.set())
+    async with synced_cache(client, cache, key.namespace):
+        while (seen := cache.get(key)) is not None:
+            changed.clear()
+            if seen.status.observed_generation >= model.metadata.generation:
+                line = f"{seen.status.phase}: {seen.status.message}"
+                if line != shown:
+                    echo(line)
+                shown = line
+                if is_served(seen) or has_failed(seen):
+                    return seen
+            await changed.wait()
+    raise CannotServe(f"ModelDeployment {key.name} was deleted.")
+
+
+def is_served(model: ModelDeployment) -> bool:
+    return model.status.phase == "Ready" and model.status.version == model.spec.version
+
+
+def has_failed(model: ModelDeployment) -> bool:
+    """Return whether this version will not be served without a change. An earlier version may still be served."""
+    update = conditions.find_condition(model.status.conditions, Condition.UPDATE_FAILED)
+    is_current = update is not None and update.observed_generation >= model.metadata.generation
+    return model.status.phase == "Failed" or (update is not None and update.status == "True" and is_current)

@@ -1,0 +1,1 @@
+"""Contents of `skysail train`: code, packages, manifests, and the run that is followed."""

@@ -7,7 +7,9 @@ import itertools
 import uuid
 from typing import TYPE_CHECKING
 
-from skysail.cloud.account import LaunchSpec
+from msgspec.structs import replace
+
+from skysail.cloud.account import LaunchSpec, Member
 from skysail.cloud.provider import Container, Pod
 from skysail.cloud.simulated.options import VARIABLE
 from tests.conformance.provider_harness import TIMEOUT_SECONDS
@@ -47,11 +49,33 @@ class AccountHarness:
         return LaunchSpec(
             claim=claim or f"claim-{number}",
             cluster=self.cluster,
-            pod=Pod(uid=str(uuid.uuid4()), namespace="default", name="pod", hostname="pod", volumes=volumes),
-            container=Container(name="main", image=self.image, command=("sh", "-c", script), env=env),
+            members=(
+                Member(
+                    Pod(uid=str(uuid.uuid4()), namespace="default", name="pod", hostname="pod", volumes=volumes),
+                    Container(name="main", image=self.image, command=("sh", "-c", script), env=env),
+                ),
+            ),
             max_lifetime=seconds,
             gpus=gpu,
         )
+
+    def gang(self, *scripts: str) -> LaunchSpec:
+        """One rank for each Python script, as pods of a headless Service."""
+        spec = self.order()
+        members = (
+            Member(
+                Pod(
+                    uid=str(uuid.uuid4()),
+                    namespace="default",
+                    name=f"rank-{rank}",
+                    hostname=f"rank-{rank}",
+                    subdomain="gang",
+                ),
+                Container(name="main", image=self.python_image, command=("python3", "-c", script)),
+            )
+            for rank, script in enumerate(scripts)
+        )
+        return replace(spec, members=tuple(members))
 
     def short(self, code: int = 0) -> LaunchSpec:
         """It prints `ahoy` and ends at once."""
@@ -89,6 +113,10 @@ class AccountHarness:
                 await asyncio.sleep(_RETRY_SECONDS)
         return found
 
-    async def said(self, instance: str) -> str:
+    async def said(self, instance: str, rank: int = 0) -> str:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            return b"".join([piece.data async for piece in self.cloud.output(instance)]).decode()
+            return b"".join([piece.data async for piece in self.cloud.output(instance, rank=rank)]).decode()
+
+
+def with_container(spec: LaunchSpec, container: Container) -> LaunchSpec:
+    return replace(spec, members=(Member(spec.pod, container),))

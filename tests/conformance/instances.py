@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,9 +11,10 @@ from msgspec.structs import replace
 
 from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
+from skysail.cloud.machine_prices import MachineRequest, price_offers
 from skysail.cloud.offers import OfferQuery, rank
 from skysail.cloud.provider import Container, PersistentDisk, Volume
-from tests.conformance.account_harness import AccountHarness
+from tests.conformance.account_harness import AccountHarness, with_container
 from tests.conformance.provider_harness import TIMEOUT_SECONDS, hear, outcome
 
 NOBODY = "no-such-instance"
@@ -42,8 +44,10 @@ class Offering:
     @pytest.mark.parametrize("is_gpu", [True, False])
     async def test_create_cheapest_offer_is_billed_at_its_price_and_place(self, customer: AccountHarness, is_gpu):
         count = 2 if is_gpu else 0
-        ranking = rank((await customer.cloud.offers()).offers, OfferQuery(gpu_count=count))
-        best = ranking.candidates[0]
+        listed = await customer.cloud.offers()
+        size = customer.order().container.machine_size
+        priced = price_offers(customer.cloud, listed.offers, MachineRequest(gpu_count=count, size=size))
+        best = rank(priced, OfferQuery(gpu_count=count)).candidates[0]
         gpus = GpuRequest(best.gpu_type, count) if is_gpu else None
         spec = replace(customer.order(gpu=gpus), region=best.region, cloud_type=best.cloud_type)
         made = await customer.cloud.create(spec)
@@ -275,10 +279,17 @@ class Real:
     async def test_an_unknown_image_is_told(self, customer: AccountHarness):
         spec = customer.order()
         container = Container(name="main", image="example.test/no-such-image:1", command=("true",))
-        made = await customer.cloud.create(replace(spec, container=container))
-        exit_ = await customer.exited(made.id)
-        assert (exit_.code, exit_.reason) == (128, "ErrImagePull")
-        assert "example.test/no-such-image:1" in exit_.message
+        try:
+            made = await customer.cloud.create(with_container(spec, container))
+        except Rejected as rejected:  # from a cloud that pulls the image first
+            reason, message = rejected.reason, str(rejected)
+            running = await customer.mine()
+        else:
+            exit_ = await customer.exited(made.id)
+            reason, message, running = exit_.reason, exit_.message, {}
+            assert exit_.code == 128
+        assert (reason, running) == ("ErrImagePull", {})
+        assert "example.test/no-such-image:1" in message
 
 
 class Entering:
@@ -316,8 +327,15 @@ class Entering:
 
     async def test_a_missing_program_is_refused_by_name(self, customer: AccountHarness):
         running = await customer.running()
-        with pytest.raises(Rejected, match="no-such-program"):
-            await customer.cloud.exec(running.id, ("no-such-program",), stdin=False, tty=False)
+        try:
+            session = await customer.cloud.exec(running.id, ("no-such-program",), stdin=False, tty=False)
+        except Rejected as rejected:
+            message = str(rejected)
+        else:  # from a cloud that starts it by a program of its own, as a shell does
+            code, _, message = await outcome(session)
+            assert code == 127
+            await session.close()
+        assert "no-such-program" in message
 
     async def test_a_command_can_be_killed(self, customer: AccountHarness):
         running = await customer.running()
@@ -337,7 +355,7 @@ class Entering:
 
     async def test_a_visitor_hears_and_speaks_and_leaves_it_running(self, customer: AccountHarness):
         spec = customer.order("echo before; while read line; do echo got $line; done")
-        running = await customer.running(replace(spec, container=replace(spec.container, stdin=True)))
+        running = await customer.running(with_container(spec, replace(spec.container, stdin=True)))
         await hear(customer.cloud.output(running.id), "before")
         session = await customer.cloud.attach(running.id, stdin=True)
         output = session.output()
@@ -351,10 +369,12 @@ class Entering:
     async def test_a_port_answers(self, customer: AccountHarness):
         script = (
             "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
-            "c, _ = s.accept()\nheard = b''\nwhile data := c.recv(65536): heard += data\nc.sendall(heard.upper())"
+            "c, _ = s.accept()\nheard = b''\nwhile data := c.recv(65536): heard += data\nc.sendall(heard.upper())\n"
+            # The program stays: where a connection leads through its sandbox, the sandbox must not end before it.
+            "c.close()\nimport time; time.sleep(1000)"
         )
         container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
-        running = await customer.running(replace(customer.order(), container=container))
+        running = await customer.running(with_container(customer.order(), container))
         port = int(await hear(customer.cloud.output(running.id), "\n"))
         port_connection = await customer.cloud.dial(running.id, port)
         await port_connection.write(b"ahoy" * 50_000)
@@ -382,3 +402,60 @@ class Entering:
             ):
                 with pytest.raises(ProviderError):
                     await attempt
+
+
+class Gangs:
+    """For a cloud with the feature `gang` that runs what it is told."""
+
+    async def test_ranks_reach_each_other_by_address_and_by_name(self, customer: AccountHarness):
+        nonce = uuid.uuid4().hex
+        server = (
+            "import os, socket; s = socket.create_server(('', int(os.environ['MASTER_PORT'])))\n"
+            "print('up', flush=True)\n"
+            f"c, _ = s.accept(); c.sendall(b'{nonce}'); c.close()"
+        )
+        client = (
+            "import os, socket, time\nfor _ in range(600):\n try: c = socket.create_connection((ADDRESS, "
+            "int(os.environ['MASTER_PORT']))); break\n except OSError: time.sleep(0.05)\n"
+            "print(os.environ['RANK'], os.environ['WORLD_SIZE'], c.recv(64).decode(), flush=True)"
+        )
+        for address in ("os.environ['MASTER_ADDR']", "'rank-0.gang'"):
+            made = await customer.cloud.create(customer.gang(server, client.replace("ADDRESS", address)))
+            assert (await customer.said(made.id, rank=1)) == f"1 2 {nonce}\n"
+            assert (await customer.exited(made.id)).code == 0
+            ended = await customer.ended(made.id)
+            assert [member.exit.code for member in ended.ranks if member.exit] == [0, 0]
+            assert await customer.said(made.id, rank=0) == "up\n"
+
+    async def test_a_failing_rank_ends_the_others_and_is_named(self, customer: AccountHarness):
+        made = await customer.cloud.create(customer.gang("import time; time.sleep(3600)", "raise SystemExit(37)"))
+        exit_ = await customer.exited(made.id)
+        assert (exit_.code, exit_.reason) == (37, "Error")
+        assert "Rank 1" in exit_.message
+        first, second = (await customer.ended(made.id)).ranks
+        assert first.exit is not None
+        assert second.exit is not None
+        assert (first.exit.code != 0, second.exit.code) == (True, 37)
+
+    async def test_no_rank_starts_if_one_cannot(self, customer: AccountHarness):
+        spec = customer.gang("print('ran')", "print('ran')")
+        first, second = spec.members
+        broken = replace(second.container, image="example.test/no-such-image:1")
+        made = await customer.cloud.create(replace(spec, members=(first, replace(second, container=broken))))
+        exit_ = await customer.exited(made.id)
+        assert (exit_.code, exit_.reason) == (128, "ErrImagePull")
+        assert "Rank 1" in exit_.message
+
+    async def test_a_command_runs_beside_the_rank_that_is_named(self, customer: AccountHarness):
+        made = await customer.running(customer.gang(*["import time; time.sleep(3600)"] * 2))
+        for number in range(2):
+            session = await customer.cloud.exec(made.id, ("hostname",), stdin=False, tty=False, rank=number)
+            assert await outcome(session) == (0, f"rank-{number}\n", "")
+            await session.close()
+        with pytest.raises(Gone):
+            await customer.cloud.exec(made.id, ("hostname",), stdin=False, tty=False, rank=2)
+
+    async def test_all_members_are_billed(self, customer: AccountHarness):
+        one = await customer.cloud.create(customer.order(gpu=GpuRequest("")))
+        two = await customer.cloud.create(replace(customer.gang("", ""), gpus=GpuRequest("")))
+        assert two.usd_per_hour == pytest.approx(2 * one.usd_per_hour)

@@ -69,6 +69,7 @@ async def local_provider(
     *,
     network: Network | None = None,
     isolation: Isolation | None = None,
+    allowed: tuple[Path, ...] = (),
     record: Callable[[RunId, EventReason, str], None] = lambda run, reason, note: None,
 ) -> AsyncIterator[LocalProvider]:
     _, environments = open_environments(folder / "home", os.environ)
@@ -83,7 +84,7 @@ async def local_provider(
                 folder=folder / "volumes",
                 memory=folder / "memory",
                 disks=folder / "disks",
-                allowed=(folder / "allowed",),
+                allowed=(folder / "allowed", *allowed),
             ),
             runs=folder / "runs",
             journal=RunJournal(folder / "journal"),

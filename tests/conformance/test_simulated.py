@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from skysail.cloud.account import Member
 from skysail.cloud.errors import Unsupported
 from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.client import RemoteAccount
@@ -18,7 +19,7 @@ from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from tests.conformance.account_harness import AccountHarness
-from tests.conformance.instances import Closed, CloudConformance, Entering, Real
+from tests.conformance.instances import Closed, CloudConformance, Entering, Gangs, Real
 from tests.conformance.local import local_provider
 
 if TYPE_CHECKING:
@@ -127,7 +128,34 @@ async def test_a_program_that_the_machine_lost_is_told(tmp_path: Path):
         assert (await account_harness.until(running.id, lambda now: now.state == "ended")).usd_total is not None
 
 
-async def test_a_gang_is_more_than_one_machine_can_do(tmp_path: Path):
-    async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
-        with pytest.raises(Unsupported):
-            await cloud.create(replace(AccountHarness(cloud).order(), replicas=2))
+class TestGangs(Gangs):
+    @pytest.fixture
+    async def customer(self, tmp_path: Path) -> AsyncIterator[AccountHarness]:
+        async with (
+            local_provider(tmp_path) as provider,
+            account(QUICK[0], provider) as cloud,
+            over_http(cloud) as remote,
+        ):
+            yield AccountHarness(remote)
+
+
+async def test_a_cloud_without_private_network_refuses_a_gang():
+    async with account(QUICK[1]) as cloud:
+        assert not cloud.features.gang
+        with pytest.raises(Unsupported, match="private network"):
+            await cloud.create(AccountHarness(cloud).gang("", ""))
+
+
+async def test_ranks_of_a_fake_gang_survive_a_restart_of_the_account(tmp_path: Path):
+    path = tmp_path / "ledger.jsonl"
+    first = SimulatedAccount(QUICK[0], Ledger.open(path, mark="m"), now=time.time)
+    harness = AccountHarness(first)
+    spec = harness.gang("", "")
+    container = harness.order(run=0.2, exit_=3).container
+    members = (Member(spec.pod, container), spec.members[1])
+    running = await harness.running(replace(spec, members=members))
+    await first.close()
+    second = SimulatedAccount(QUICK[0], Ledger.open(path, mark="m"), now=time.time)
+    ended = await AccountHarness(second).until(running.id, lambda now: now.state == "ended")
+    assert [rank.exit and rank.exit.code for rank in ended.ranks] == [3, 3]
+    await second.close()

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODULES = ("shared", "refused", "broken", "inside")
+FRAMEWORK = ("torch", "numpy")  # stand-ins, which are small
+NO_VERSION = "the package index has no such version for this Python."
 NONCE = secrets.token_hex(8)
 
 
 @pytest.fixture(scope="module")
 def index() -> Iterator[Index]:
-    with Index(**dict.fromkeys(MODULES, f"nonce = '{NONCE}'")) as index:
+    with Index(**dict.fromkeys((*MODULES, *FRAMEWORK), f"nonce = '{NONCE}'")) as index:
         yield index
 
 
@@ -95,6 +97,12 @@ def test_two_pods_that_ask_at_once_get_one_environment_and_hear_how_far_it_is(no
         node.until(
             lambda name=name: waiting(node, namespace, name).get("reason") == "ContainerCreating", f"{name} to wait"
         )
+        node.until(
+            lambda name=name: waiting(node, namespace, name).get("message", "").startswith("preparing its image: "),
+            f"{name} to show how far its image is",
+        )
+        refusal = node.kubectl("logs", name, "-n", namespace).stderr
+        assert "is waiting to start: ContainerCreating: preparing its image: " in refusal
     index.open.set()
     for name in ("one", "two"):
         until_phase(node, namespace, name, "Succeeded")
@@ -166,3 +174,15 @@ def test_an_image_can_be_added_from_inside_through_the_same_way_out(node, index,
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Images team/inside:* run in" in done.stdout
     assert "inside-1.0-py3-none-any.whl" in index.fetched
+
+
+@pytest.mark.parametrize(("tag", "warns"), [("1.0", False), ("1.12.0-cuda11.3", True)])
+def test_an_image_tag_is_honoured_or_a_warning_names_what_runs_instead(node, namespace, tag, warns):
+    image = f"pytorch/pytorch:{tag}"
+    manifest = pod("torch", "python3", "-c", "import torch; print(torch.nonce)", container={"image": image})
+    apply(node, namespace, manifest)
+    until_phase(node, namespace, "torch", "Succeeded")
+    node.until(lambda: "Pulled" in dict(events(node, namespace, "torch")), "the events to be written")
+    rows = get(node, namespace, "events.events.k8s.io")["items"]
+    warnings = [row["note"] for row in rows if (row["type"], row["reason"]) == ("Warning", "ImageVersionMismatch")]
+    assert warnings == ([f"main: Image {image} runs with torch 1.0 on this machine: {NO_VERSION}"] if warns else [])

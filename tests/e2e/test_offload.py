@@ -203,10 +203,10 @@ def test_offload_without_policy_waits_until_one_allows_it(node, namespace, books
     assert books.launches("modal", get(node, namespace, "pod", "p")["metadata"]["uid"]) == 1
 
 
-def test_offload_gang_is_left_alone_and_says_so(node, allowed):
+def test_offload_gang_without_private_network_is_left_alone_and_says_so(node, allowed):
     manifest = job("gang", "true", completionMode="Indexed", completions=2, parallelism=2)
     manifest["spec"]["template"]["spec"]["subdomain"] = "gang"
-    apply(node, allowed, annotated(manifest, ASKS["modal"]))
+    apply(node, allowed, annotated(manifest, {"runpod.io/offload": "true"}))
     node.until(lambda: len(pods_of(node, allowed, "gang")) == 2, "the pods of the gang")
     for member in pods_of(node, allowed, "gang"):
         row = offload_condition(node, allowed, member["metadata"]["name"])

@@ -71,21 +71,6 @@ def modal_job(name: str, **spec) -> dict:
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("modaljob", "training-job"),
-        ("modalendpoint", "inference-api"),
-        ("modalfunction", "data-processor"),
-        ("trainjob", "pytorch-distributed"),
-    ],
-)
-def test_every_kind_is_told_honestly_that_its_controller_is_not_built_yet(cluster, samples, kind, name):
-    accepted = until_accepted(cluster, kind, name, "default")
-    assert (accepted["status"], accepted["reason"]) == ("False", "NotImplementedYet")
-    assert accepted["observedGeneration"] == 1
-
-
 def test_a_gpu_pod_of_the_modal_operator_is_made_valid_on_its_way_in(cluster, operator, namespace):
     pod = {
         "apiVersion": "v1",

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kube.api.objects import Object
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client
@@ -23,7 +23,8 @@ from skysail.local.cluster.supervisor import Unit
 from tests.support import proxy as faults
 from tests.support.proxy import Proxy, Seen
 
-JOBS = MODAL_JOB.resource
+# Suspended jobs get a status and have no children, so thousands of them are cheap.
+JOBS = TRAINING_JOB.resource
 CONCURRENCY = 64
 
 
@@ -32,7 +33,7 @@ def manifest(name: str) -> dict:
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"image": "python:3.11-slim"},
+        "spec": {"framework": "pytorch", "workers": 1, "image": "busybox", "command": ["true"], "suspend": True},
     }
 
 
@@ -66,7 +67,7 @@ async def create(client: Client, name: str) -> None:
 
 
 async def change(client: Client, name: str) -> None:
-    await client.merge_patch(JOBS, "default", name, {"spec": {"timeout": 77}}, Object)
+    await client.merge_patch(JOBS, "default", name, {"spec": {"runPolicy": {"backoffLimit": 7}}}, Object)
 
 
 async def delete(client: Client, name: str) -> None:
@@ -89,7 +90,7 @@ def clear(cluster) -> None:
     found = cluster.kubectl("get", JOBS.plural, "-A", "-o", "jsonpath={.items[*].metadata.namespace}")
     assert found.returncode == 0, found.stderr
     for namespace in set(found.stdout.split()):
-        cluster.until(lambda name=namespace: is_cleared(cluster, name), f"the ModalJobs of {namespace} to be gone")
+        cluster.until(lambda name=namespace: is_cleared(cluster, name), f"the TrainingJobs of {namespace} to be gone")
 
 
 def is_cleared(cluster, namespace: str) -> bool:
@@ -99,7 +100,7 @@ def is_cleared(cluster, namespace: str) -> bool:
 
 def live(cluster) -> dict[str, dict]:
     """What kubectl says, in a process of its own."""
-    done = cluster.kubectl("get", "modaljobs", "-o", "json", "--chunk-size=0")
+    done = cluster.kubectl("get", JOBS.plural, "-o", "json", "--chunk-size=0")
     assert done.returncode == 0, done.stderr
     return {row["metadata"]["name"]: row for row in json.loads(done.stdout)["items"]}
 

@@ -6,6 +6,7 @@ The refusal names the field; a rule's refusal tells the fix as well.
 from __future__ import annotations
 
 import copy
+import json
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from skysail.kube.client import kubeconfig
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.kube.client.transport import Request
 from tests.support import schemas
+from tests.support.kubectl import fresh_namespace, get, ok
 
 KINDS = {kind.resource.kind: kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)}
 STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
@@ -27,8 +29,8 @@ SPECS = {
     "TrainingJob": {"framework": "pytorch", "image": "i", "command": ["train"]},
     "ModalJob": {"image": "i"},
     "TrainJob": {"runtimeRef": {"name": "runtime"}},
-    "ModelDeployment": {"modelURI": "u", "runtime": "triton", "resources": {}, "autoscale": False, "version": "v1"},
-    "MLModel": {"storageSize": "1Gi", "framework": "tensorflow", "replicas": 1, "expose": True},
+    "ModelDeployment": {"modelURI": "u", "runtime": "triton"},
+    "MLModel": {"storageSize": "1Gi", "framework": "tensorflow", "expose": True},
     "ModalEndpoint": {"image": "i", "handler": "app.handler"},
     "ModalFunction": {"image": "i", "handler": "app.handler"},
     "CloudInstance": {
@@ -303,3 +305,21 @@ def test_explain_tells_what_a_field_is_for(cluster, path, words):
     cluster.until(lambda: cluster.kubectl("explain", path).returncode == 0, f"{path} to be explained")
     told = cluster.kubectl("explain", path)
     assert [word for word in words if word not in told.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "short", "spec", "field"),
+    [
+        ("ModelDeployment", "md", {"modelURI": "https://example.com/m.onnx", "runtime": "triton"}, "minReplicas"),
+        ("MLModel", "mlm", {"storageSize": "1Gi", "framework": "tensorflow", "expose": True}, "replicas"),
+    ],
+)
+def test_models_have_defaults_short_names_and_can_be_scaled(cluster, kind, short, spec, field):
+    """Without an operator: the API server does all of it."""
+    with fresh_namespace(cluster) as namespace:
+        resource = KINDS[kind].resource
+        manifest = {"apiVersion": resource.api_version, "kind": kind, "metadata": {"name": "m"}, "spec": spec}
+        ok(cluster, "create", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+        assert get(cluster, namespace, short, "m")["spec"][field] == 1
+        ok(cluster, "scale", f"{short}/m", "--replicas=3", "-n", namespace)
+        assert get(cluster, namespace, short, "m")["spec"][field] == 3

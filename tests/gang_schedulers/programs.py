@@ -1,4 +1,4 @@
-"""Gang schedulers of others: their programs, and their kinds."""
+"""Gang schedulers and training operators of others: their programs, and their kinds."""
 
 from __future__ import annotations
 
@@ -42,3 +42,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 KUEUE = Program(folder="kueue", module="sigs.k8s.io/kueue", crds="config/components/crd/bases")
 # The module of its types is not in the public proxy in the same version, so that of the release before is taken.
 VOLCANO = Program(folder="volcano", module="volcano.sh/volcano", crds="config/crd/volcano/bases")
+TRAINING_OPERATOR = Program(
+    folder="training_operator",
+    module="github.com/kubeflow/training-operator",
+    crds="manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
+)

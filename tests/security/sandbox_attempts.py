@@ -113,6 +113,7 @@ def masked_files():
         "/proc/scsi",
         "/sys/firmware",
         "/sys/devices/virtual/powercap",
+        "/usr/local/etc",
     ]
     present = [path for path in files if os.path.exists(path)]
     found = {path: (readable, path) for path in present}

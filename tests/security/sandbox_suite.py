@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skysail.cloud.provider import Container, RunId, Running, SecurityContext
+from skysail.cloud.provider import Container, EmptyDir, Mount, RunId, Running, SecurityContext, Volume
 from skysail.local.addresses import MOUNT_FOLDER, RUN_FOLDER
 from skysail.local.bubblewrap import sandbox_check
 from skysail.local.bubblewrap.cgroups import Bounds, CgroupManager
 from skysail.local.bubblewrap.host_tools import HostTools
 from skysail.local.bubblewrap.id_ranges import FIRST, are_mapped
 from skysail.local.bubblewrap.isolation import Isolation
+from skysail.local.images.environments import open_loaded_images
 from skysail.local.network.pod_network import PodNetwork
 from tests.conformance.local import local_provider
 from tests.conformance.provider_harness import ProviderHarness, outcome
 from tests.security import sandbox_attempts
+from tests.support import image_files, registry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,6 +32,10 @@ PROGRAM = Path(sandbox_attempts.__file__).read_text()
 MAX_PROCESSES = 120
 MIN_INPUTS = 10
 TABLES = [table.__name__ for table in sandbox_attempts.TABLES]
+# Those that depend on the root. What a container writes to the root of an image is on the disk, not in memory.
+FILE_TABLES = ("kernel_settings", "masked_files", "device_nodes", "system_calls", "host_ids")
+# In the root of an image these files are the image's, and what is changed is a copy of the container.
+OF_THE_IMAGE = frozenset({"a file of the machine's root", "a program of the machine's root"})
 # Everything that a pod may be: root, another user, and root without any capability.
 WHO = {
     "root": SecurityContext(),
@@ -61,9 +67,9 @@ def command(table: str) -> tuple[str, ...]:
     return ("/usr/bin/python3", "-c", PROGRAM, table, str(MAX_PROCESSES))
 
 
-def judge(area: str, printed: str) -> None:
-    """Print each attempt for `test_sandbox`, and fail where one succeeded."""
-    rows = [json.loads(line) for line in printed.splitlines()]
+def judge(area: str, printed: str, its_own: frozenset[str] = frozenset()) -> None:
+    """Print each attempt for `test_sandbox`, and fail where one succeeded. Attempts in `its_own` are allowed."""
+    rows = [row for row in map(json.loads, printed.splitlines()) if row[0] not in its_own]
     for name, why in rows:
         print(json.dumps(["attempt", area, name, why is not None]))  # noqa: T201 (read by test_sandbox)
     assert [name for name, why in rows if why is None] == []
@@ -117,6 +123,93 @@ async def test_an_unconfined_container_may_make_calls_that_are_filtered_otherwis
     grep = ("grep", "Seccomp:", "/proc/self/status")
     code, said, _ = await outcome(await talk.provider.exec(run, grep, stdin=False, tty=False))
     assert (code, said.split()) == (0, ["Seccomp:", "0"])
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Path:
+    """A file of the machine, in a folder that everybody may write: hostile links of an image lead there."""
+    folder = tmp_path / "canary"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "file").write_text("canary")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, canary: Path) -> str:
+    """An image with its own root, and links in it that lead out where a sandbox would follow them on the machine."""
+    links = [
+        *(
+            (f"links/{number}", target)
+            for number, target in enumerate((canary, f"/oldroot{canary}", "../" * 30 + str(canary)))
+        ),
+        ("etc/resolv.conf", f"/oldroot{canary}/resolv"),
+        ("etc/hosts", f"{'../' * 30}{canary}/file"),
+        ("var/tmp", f"/oldroot{canary}/tmp"),
+        ("run", f"/newroot/..{canary}/run"),
+        ("tmp", f"/oldroot{canary}/tmp"),
+    ]
+    hostile = image_files.layer_of(*((image_files.entry(name, b"2", link=str(link)), b"") for name, link in links))
+    shell = registry.layer({**image_files.programs(), "etc/passwd": b"app:x:1000:1000::/home:/bin/sh\n"})
+    image = registry.image({"Cmd": ["/bin/sh"]}, image_files.python_layer(), shell, hostile)
+    folder = image_files.write_layout(tmp_path / "layout", image, "hostile:1")
+    open_loaded_images(tmp_path / "home").load(folder, (), lambda _: None)
+    return "hostile:1"
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+async def test_a_hostile_program_in_an_image_root_does_not_get_out(
+    talk: ProviderHarness, loaded: str, canary: Path, who: str
+):
+    before = machine()
+    pod = await talk.pod()
+    for number, table in enumerate(FILE_TABLES):
+        run = RunId(pod, "main", number)
+        await talk.provider.start(
+            run,
+            Container(name="main", image=loaded, command=command(table), rights=WHO[who], working_dir="/links/1/new"),
+        )
+        end = await talk.end(run)
+        assert end.code == 0, await talk.said(run, "stderr")
+        judge(f"{table}: image root as {who}", await talk.said(run), its_own=OF_THE_IMAGE)
+    assert machine() == before
+    assert contents(canary) == {"file": "canary"}
+
+
+async def test_volumes_at_links_of_an_image_root_stay_in_the_container(
+    talk: ProviderHarness, loaded: str, canary: Path
+):
+    volume = Volume("data", EmptyDir())
+    for number in range(3):
+        run = RunId(await talk.pod(volume), "main", 0)
+        mounts = (Mount(volume="data", path=f"/links/{number}/deep/data"),)
+        script = f"echo x > /links/{number}/deep/data/file && cat /links/{number}/deep/data/file /etc/hosts"
+        container = Container(name="main", image=loaded, command=("/bin/sh", "-c", script), mounts=mounts)
+        await talk.provider.start(run, container)
+        assert (await talk.end(run)).code == 0, await talk.said(run, "stderr")
+        assert "localhost" in await talk.said(run)
+    assert contents(canary) == {"file": "canary"}
+
+
+async def test_an_image_root_is_shared_and_never_changed(talk: ProviderHarness, loaded: str, tmp_path: Path):
+    (root,) = (tmp_path / "home" / "loaded-images").glob("*/root")
+    before = {str(path): path.lstat().st_mtime_ns for path in root.rglob("*")}
+    writer = RunId(await talk.pod(), "main", 0)
+    change = "echo changed > /etc/passwd; echo new > /etc/new; : > /usr/bin/env; cat /etc/passwd /etc/new; sleep 10000"
+    await talk.provider.start(writer, Container(name="main", image=loaded, command=("/bin/sh", "-c", change)))
+    await talk.hear(writer, "new")
+    reader = RunId(await talk.pod(), "main", 0)
+    look = "cat /etc/passwd; ls /etc; /usr/bin/env"
+    await talk.provider.start(reader, Container(name="main", image=loaded, command=("/bin/sh", "-c", look)))
+    assert (await talk.end(reader)).code == 0
+    seen = await talk.said(reader)
+    assert "app:x:1000" in seen
+    assert "new" not in seen.split()
+    assert {str(path): path.lstat().st_mtime_ns for path in root.rglob("*")} == before
 
 
 @pytest.fixture

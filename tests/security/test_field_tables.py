@@ -12,9 +12,10 @@ import pytest
 
 from skysail.cloud.errors import Rejected
 from skysail.cloud.provider import EmptyDir, File, Mount, ProjectedFiles, Volume
-from skysail.local.bubblewrap import mount_points
+from skysail.local.bubblewrap import mount_points, rootfs
 from skysail.local.bubblewrap.arguments import InvalidArgument
-from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot
+from skysail.local.bubblewrap.host_files import files_of
+from skysail.local.bubblewrap.rootfs import BindMount, ContainerRoot, ImageRoot
 from skysail.local.storage.volumes import VolumePaths, Volumes
 from skysail.node.config import container_config
 from skysail.node.config.env import ResolvedReferences
@@ -44,6 +45,13 @@ FILE_PATHS = (
 LINKS = (
     *("/", "/etc", "..", "../..", "../../..", "/proc/self/root", "/proc/self/cwd", "/oldroot/etc", "/newroot"),
     *("inside/../../..", "/dev/shm", "out", "chain", "/proc/1/root/etc", "./../../outside"),
+)
+
+# Paths that lead through links of the kernel to the machine's files, while bubblewrap prepares a container.
+KERNEL_PATHS = (
+    *("/proc/self/root/oldroot/tmp/x", "/proc/1/root/oldroot/x", "/proc/self/cwd/x", "/proc/thread-self/root/oldroot"),
+    *("/proc/self/fd/3", "/a/../proc/self/root/x", "//proc/self/root/x", "/./proc/self/root/x", "/sys/fs/cgroup/x"),
+    *("/sys/kernel/x", "/dev/fd/3", "/dev/stdin", "/dev/stdout/x", "/dev/stderr"),
 )
 
 
@@ -171,6 +179,29 @@ def test_link_in_a_volume_leads_no_mount_point_out(
             held, detail = link in {"out", "chain"}, "accepted"
         held = held and _all(tmp_path / "outside") == before
         attempts.record("links in volumes: mount point", f"{part} by {link}", held=held, detail=detail)
+
+
+@pytest.mark.parametrize("field", ["workingDir", "mountPath", "link of an image"])
+def test_path_through_links_of_the_kernel_is_rejected(attempts: Attempts, tmp_path: Path, field: str) -> None:
+    """The file of terminationMessagePath is a mount, too."""
+    link = tmp_path / "out"
+    for path in KERNEL_PATHS:
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+        container_root = {
+            "workingDir": ContainerRoot(hostname="h", env=(), working_dir=path),
+            "mountPath": ContainerRoot(hostname="h", env=(), binds=(BindMount(str(tmp_path), path),)),
+            "link of an image": ContainerRoot(
+                hostname="h", env=(), working_dir="/out", image=ImageRoot(lower=str(tmp_path), scratch="")
+            ),
+        }[field]
+        try:
+            rootfs.arguments(container_root, files_of(container_root))
+        except InvalidArgument as error:
+            held, detail = str(error).endswith(" is a file of the kernel: choose another path."), str(error)
+        else:
+            held, detail = False, "accepted"
+        attempts.record(f"field: {field}", path, held=held, detail=detail)
 
 
 def test_links_that_follow_each_other_by_thousands_are_an_error_of_the_system(places: VolumePaths) -> None:

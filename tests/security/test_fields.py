@@ -227,6 +227,11 @@ def test_paths_lead_to_nothing_outside(tenant, attempts):
             path = f"{prefix}{made[-1]}"
             container = _mount(mountPath=path) if field == "mountPath" else {field: path}
             pods.add(f"{field} with ..", path, "", _looking(container))
+    for field in ("mountPath", "workingDir", "terminationMessagePath"):
+        made.append(root / f"made-{len(made)}")
+        path = f"/proc/self/root/oldroot{made[-1]}"
+        container = _mount(mountPath=path) if field == "mountPath" else {field: path}
+        pods.add(f"{field} of the kernel", path, path, _looking(container))
     for number, path in enumerate(("../x", "/etc", "a/../../x", "..", "x/..")):
         item = {"key": "k", "path": path}
         manifest = pod("x", "sh", "-c", _LOOK, volumes=[{"name": "v", "configMap": {"name": "none", "items": [item]}}])

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from skysail.local.addresses import NODE
-from tests.conformance.test_hull import as_nobody, folder  # noqa: F401 (a fixture)
+from tests.conformance.test_in_cluster import as_nobody, folder  # noqa: F401 (a fixture)
 from tests.security import sandbox_attempts
 from tests.security.samples import ON_DEMAND
 from tests.support.clouds import at
 from tests.support.kubectl import apply, claim, conditions, get, pod, until_condition, until_phase
 
 _SUITE = Path(__file__).with_name("sandbox_suite.py")
-_SAMPLE = "kernel_settings or device_nodes or system_calls or processes or verified or no_id"
+_SAMPLE = "kernel_settings or device_nodes or system_calls or processes or verified or no_id or image_root"
 # For CI: the limits of processes and memory, and one table of each of the others.
-_FEW = "(processes and program and user) or (device_nodes and program and root) or together or verified"
+_FEW = "(processes and program and user) or (device_nodes and program and root) or together or verified or image_root"
 _PROGRAM = Path(sandbox_attempts.__file__).read_text()
 # Tables that need no other limits than the ones of a cluster.
 _TABLES = ("kernel_settings", "masked_files", "device_nodes", "system_calls", "host_ids")
@@ -62,7 +62,14 @@ print("port 80")
     ],
 )
 def test_hostile_pods_are_held(folder, attempts, become, chosen):  # noqa: F811 (as above)
-    inside = [sys.executable, "-m", "tests.conformance.in_hull", str(folder / "home" / "inside"), str(_SUITE), chosen]
+    inside = [
+        sys.executable,
+        "-m",
+        "tests.conformance.in_cluster",
+        str(folder / "home" / "inside"),
+        str(_SUITE),
+        chosen,
+    ]
     env = {**os.environ, "HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "home" / "cache")}
     root = Path(__file__).parents[2]
     command = [*become(folder), *inside]

@@ -19,7 +19,7 @@ from tests.simulation.spending import Administrator
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from skysail.claims.provider import CloudRequirements
+    from skysail.claims.requirements.cloud_requirements import CloudRequirements
     from tests.contract.api_dsl import Api
     from tests.simulation.runner import Outcome
     from tests.simulation.world import World

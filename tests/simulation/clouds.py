@@ -100,17 +100,17 @@ class FaultyCloud:
             await self._transport.freeze.over()
             yield claim
 
-    def output(self, instance: str) -> AsyncIterator[Output]:
-        return self._account.output(instance)
+    def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
+        return self._account.output(instance, rank=rank)
 
-    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        return await self._account.exec(instance, command, stdin=stdin, tty=tty)
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:
+        return await self._account.exec(instance, command, stdin=stdin, tty=tty, rank=rank)
 
-    async def attach(self, instance: str, *, stdin: bool) -> Session:
-        return await self._account.attach(instance, stdin=stdin)
+    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:
+        return await self._account.attach(instance, stdin=stdin, rank=rank)
 
-    async def dial(self, instance: str, port: int) -> PortConnection:
-        return await self._account.dial(instance, port)
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
+        return await self._account.dial(instance, port, rank=rank)
 
     async def _asked(self, question: Callable[[], Awaitable[T]]) -> T:
         with unfrozen():

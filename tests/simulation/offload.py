@@ -17,9 +17,9 @@ from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.manager import ClaimManager, ClaimSettings
 from skysail.claims.plan.termination import EXIT_LOST
-from skysail.claims.provider import CloudRequirements, OfferLimits
 from skysail.claims.reconciler import INDEXES
-from skysail.claims.tracking.owners import PodOwnerLookup
+from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
+from skysail.claims.tracking.owners import OwnerLookup
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import Timings
 from skysail.cloud.simulated import billing
@@ -205,7 +205,7 @@ class CloudOperator:
             process.acting,
             claims,
             {VENDOR.name: cloud},
-            PodOwnerLookup(process.client, lambda uid: self.keeper.cached_pod(uid)),  # noqa: PLW0108 (it is made below)
+            OwnerLookup(process.client, lambda uid: self.keeper.cached_pod(uid)),  # noqa: PLW0108 (it is made below)
             claim_settings=claim_settings,
             deps=around,
         )
@@ -221,7 +221,7 @@ class CloudOperator:
         self.bureau.enqueue_policies(policies.queue.add)
         provider = self.bureau.provider(VENDOR.name)
         provider.requirements = self._wishes
-        provider.limits = lambda _: LIMITS
+        provider.specs.limits = lambda _: LIMITS
         self.keeper = Kubelet(
             process.acting,
             provider,

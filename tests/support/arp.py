@@ -44,14 +44,14 @@ REQUEST, REPLY = 1, 2
 
 def attacks(victim: str, client: str) -> dict[str, str]:
     """Frames in hex, by name. Each claims something of the victim, or of the way between it and the client."""
-    to_client, to_hull, of_victim = mac(client), mac(CLUSTER_IP), mac(victim)
+    to_client, to_cluster, of_victim = mac(client), mac(CLUSTER_IP), mac(victim)
     return {
         "gratuitous request": arp(REQUEST, victim, NOBODY, victim),
         "gratuitous reply": arp(REPLY, victim, EVERYBODY, victim),
         "reply to the client": arp(REPLY, victim, to_client, client, to=to_client),
         "request to the client": arp(REQUEST, victim, NOBODY, client, to=to_client),
-        "reply to the cluster": arp(REPLY, victim, to_hull, CLUSTER_IP, to=to_hull),
-        "request to the cluster": arp(REQUEST, victim, NOBODY, CLUSTER_IP, to=to_hull),
+        "reply to the cluster": arp(REPLY, victim, to_cluster, CLUSTER_IP, to=to_cluster),
+        "request to the cluster": arp(REQUEST, victim, NOBODY, CLUSTER_IP, to=to_cluster),
         "the client's address, told to the victim": arp(REPLY, client, of_victim, victim, to=of_victim),
         "the cluster's address": arp(REPLY, CLUSTER_IP, EVERYBODY, CLUSTER_IP),
         "the address of Services": arp(REPLY, SERVICES_ADDRESS, EVERYBODY, SERVICES_ADDRESS),

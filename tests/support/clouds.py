@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from skysail.app import simulated_clouds
+from skysail.base.settings import Settings
 from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Row
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.local import addresses
+from skysail.local.cluster.supervisor import Unit
+from skysail.local.control_plane import credentials
+from skysail.local.errors import Refused
 from tests.conformance.account_harness import AccountHarness
 from tests.support.kubectl import TIMEOUT, Manifest, get, ok
 
@@ -35,9 +40,33 @@ def flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, ...]:
         f"--node-certificate={home.pki / 'node.crt'}",
         f"--node-key={home.pki / 'node.key'}",
         f"--data-dir={home.root / 'clouds'}",
+        f"--bridge-address={addresses.CLUSTER_IP}",
+        *_account_flags(cluster, socket),
+    )
+
+
+def _account_flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, ...]:
+    home = cluster.home
+    return (
         f"--simulated-cloud-url={socket or home.simulated_clouds}",
         f"--simulated-cloud-token-file={home.root / 'simulated' / 'token'}",
     )
+
+
+def start_bridge(cluster: Cluster, name: str = "bridge") -> None:
+    """The bridge as `skysail up` starts it, restarted when it is killed. Returns when it is ready."""
+    login = credentials.inside_path(cluster.home, "bridge")
+    options = (f"--kubeconfig={login}", f"--host={addresses.CLUSTER_IP}", "--drain-seconds=0")
+    argv = (sys.executable, "-P", "-m", "skysail", "bridge", *options, *_account_flags(cluster))
+    cluster.control.start_unit(Unit(name=name, argv=argv))
+    cluster.until(lambda: is_bridge_ready(cluster), "the bridge to be ready")
+
+
+def is_bridge_ready(cluster: Cluster) -> bool:
+    try:
+        return cluster.get("/readyz", Settings().bridge_health_port)[0] == 200
+    except (Refused, OSError):
+        return False
 
 
 def start_operator(cluster: Cluster, name: str = "operator", **options: Any) -> None:

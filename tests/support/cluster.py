@@ -41,11 +41,17 @@ _COMPACTION = Path(__file__).with_name("compaction.py")
 class Cluster:
     """Starts when entered; leaves no process when left. `extra` shortens upstream's long waits, by component.
 
-    With `with_node` the local cluster starts the node itself, with the egress proxy, as `skysail up` does.
+    With `with_node` the local cluster starts the node itself, with the egress proxy, as `skysail up` does. Without
+    `with_kinds` nothing of Skysail is installed.
     """
 
     def __init__(
-        self, root: Path, *, extra: Mapping[str, tuple[str, ...]] | None = None, with_node: bool = False
+        self,
+        root: Path,
+        *,
+        extra: Mapping[str, tuple[str, ...]] | None = None,
+        with_node: bool = False,
+        with_kinds: bool = True,
     ) -> None:
         self.home = Home(root)
         self.control = Control(self.home.control)
@@ -60,6 +66,7 @@ class Cluster:
             plane=PlaneOptions(audit=True, durable=False, extra=_one_audit_log(extra or {})),
             with_operator=False,
             with_node=with_node,
+            with_kinds=with_kinds,
             tied=True,
         )
 

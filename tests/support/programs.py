@@ -26,10 +26,15 @@ class GoProgram(msgspec.Struct, frozen=True):
     folder: Path
     package: str = "."
 
+    @property
+    def is_built(self) -> bool:
+        """Whether it is in the cache."""
+        return self._path.exists()
+
     def binary(self) -> Path:
         """At once where it is in the cache; some minutes where it is not."""
-        kept = build.cache_folder(os.environ) / self.folder.parent.name / self.folder.name / self._key()
-        binary = kept / self.folder.name
+        binary = self._path
+        kept = binary.parent
         kept.mkdir(parents=True, exist_ok=True)
         with exclusive(kept / "lock", waiting=_quietly):
             if not binary.exists():
@@ -43,6 +48,11 @@ class GoProgram(msgspec.Struct, frozen=True):
         """Of a module that the program is made from, as it was released."""
         self._go("mod", "download", module)
         return Path(self._go("list", "-m", "-f", "{{.Dir}}", module).strip())
+
+    @property
+    def _path(self) -> Path:
+        cache = build.cache_folder(os.environ)
+        return cache / self.folder.parent.name / self.folder.name / self._key() / self.folder.name
 
     def _key(self) -> str:
         digest = hashlib.sha256()

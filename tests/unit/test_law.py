@@ -48,9 +48,9 @@ def test_one_broad_except_per_process():
     """List the broad excepts, one per boundary where no error may pass.
 
     They are: the loops that own the tasks of operator and agent; the control server of the local cluster, where no
-    request may end the cluster; the model server's calls of foreign code; the end of a forked process; the hand-over of
-    an error from a thread to its waiter; and the task of a simulated instance, which is billed until its end is
-    written. A handler that cleans up and raises again does not count.
+    request may end the cluster; the model server's and the handler server's calls of foreign code; the end of a forked
+    process; the hand-over of an error from a thread to its waiter; and the task of a simulated instance, which is
+    billed until its end is written. A handler that cleans up and raises again does not count.
     """
     broad = []
     for path in SOURCE.rglob("*.py"):
@@ -67,6 +67,9 @@ def test_one_broad_except_per_process():
         "local/cluster/control_server.py",
         "local/cluster/namespaces.py",
         "runtimes/fetch/network/blocking.py",
+        "runtimes/handler_server.py",
+        "runtimes/handler_server.py",
+        "runtimes/handler_server.py",
         "runtimes/model_server/models/user_code.py",
     ]
 

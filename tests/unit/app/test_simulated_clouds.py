@@ -15,7 +15,7 @@ from skysail.local.cluster.home import Home
 from skysail.local.errors import BuildFailed
 from skysail.local.images.environments import Environment
 from skysail.local.provider.provider import LocalProvider
-from tests.conformance.account_harness import AccountHarness
+from tests.conformance.account_harness import AccountHarness, with_container
 from tests.conformance.local import local_provider
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def test_an_image_that_must_be_made_first_or_names_another_python(tmp_path
         wanted = account_harness.order()
         container = msgspec.structs.replace(wanted.container, image=image, command=())
         try:
-            made = await remote.create(msgspec.structs.replace(wanted, container=container))
+            made = await remote.create(with_container(wanted, container))
             ended = await account_harness.until(made.id, lambda now: now.state == "ended")
             assert ended.exit is not None
             assert (ended.exit.reason, ended.exit.code) == (reason, code)

@@ -68,6 +68,12 @@ async def test_metrics_have_the_names_that_dashboards_know():
     assert 'workqueue_queue_duration_seconds_count{name="TrainingJob"} 1.0' in page
 
 
+async def test_metrics_switched_off_are_not_served():
+    off = HealthServer(Metrics(), unready=list, outages=dict, audit=lambda: asyncio.sleep(0, []), with_metrics=False)
+    assert (await get(off, "/metrics"))[0] == 404
+    assert (await get(off, "/readyz"))[0] == 200
+
+
 async def test_one_audit_at_a_time():
     begun, go_on = asyncio.Event(), asyncio.Event()
 

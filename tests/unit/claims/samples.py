@@ -16,7 +16,7 @@ from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.snapshot import NotObserved, Observation, Snapshot
 from skysail.claims.tracking.inventory import InventoryTracker
 from skysail.claims.types import CloudInstance, CloudInstanceSpec, CloudInstanceStatus, Launching, OwnerRef
-from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
+from skysail.cloud.account import Instance, Inventory, LaunchSpec, Member, Timings
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.provider import Container, Ended, Features, Output, Pod
 from skysail.kube.api.fields import LabelSelector
@@ -91,7 +91,10 @@ def exited(code: int = 0, message: str = "") -> Ended:
 def order(name: str = NAME) -> LaunchSpec:
     pod = Pod(uid=UID, namespace="n", name="a", hostname="a")
     return LaunchSpec(
-        claim=name, cluster=CLUSTER, pod=pod, container=Container(name="main", image="busybox"), max_lifetime=3600.0
+        claim=name,
+        cluster=CLUSTER,
+        members=(Member(pod, Container(name="main", image="busybox")),),
+        max_lifetime=3600.0,
     )
 
 
@@ -226,11 +229,11 @@ class ScriptedCloud:
                 raise news
             yield news
 
-    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Talk:
+    async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Talk:
         self.talks.append(f"{instance}: {' '.join(command)}")
         return Talk()
 
-    async def dial(self, instance: str, port: int) -> None:
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> None:
         self.talks.append(f"{instance}: {port}")
 
     async def _hang(self) -> None:
@@ -238,7 +241,7 @@ class ScriptedCloud:
             await asyncio.Event().wait()
         await asyncio.sleep(0)
 
-    async def output(self, instance: str) -> AsyncIterator[Output]:
+    async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
         yield Output("stdout", 0.0, f"of {instance}".encode())
 
 

@@ -12,8 +12,8 @@ from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.limits import launch_history
 from skysail.claims.limits.spend_account import Reservation, SpendAccount
 from skysail.claims.manager import ClaimManager, ClaimSettings
-from skysail.claims.provider import OfferLimits
 from skysail.claims.reconciler import INDEXES
+from skysail.claims.requirements.cloud_requirements import OfferLimits
 from skysail.claims.snapshot import Observed, OwnerState
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.errors import OutcomeUnknown
@@ -285,7 +285,7 @@ def test_manager_provider_takes_the_limits_of_all_policies():
     async def test() -> None:
         harness = Harness()
         harness.bureau.limits.policies.put(policy(max_price=2.0, regions=("eu",), max_duration_seconds=60))
-        limits = harness.bureau.provider(CLOUD).limits("n")
+        limits = harness.bureau.provider(CLOUD).specs.limits("n")
         assert limits == OfferLimits(regions=("eu",), max_usd_per_gpu_hour=2.0, max_lifetime=60)
 
     virtual_time.run(test())

@@ -9,14 +9,17 @@ import pytest
 
 from skysail.base.names import Condition as Conditions
 from skysail.base.names import Finalizer, Reason
-from skysail.claims.provider import ClaimProvider, CloudRequirements, OfferLimits, claim_name, run_of, state_of
+from skysail.claims.provider import ClaimProvider
 from skysail.claims.reconciler import INDEXES
+from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
+from skysail.claims.run_state import claim_name, runs_of, state_of
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit, OwnerRef
 from skysail.cloud.account import GpuRequest, RegistryCredentials
-from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
+from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Throttled, Unsupported
+from skysail.cloud.images import ImageConfig
 from skysail.cloud.offers import OfferList
-from skysail.cloud.provider import Container, Ended, Pending, Pod, RunId, Running
+from skysail.cloud.provider import Container, Ended, Features, Pending, Pod, RunId, Running
 from skysail.kube.api.fields import Condition
 from skysail.kube.api.objects import Key
 from skysail.kube.cache.cache import Cache
@@ -84,7 +87,7 @@ class Quay:
     async def start(self, run: RunId = RUN) -> CloudInstance:
         await self.provider.create_sandbox(POD)
         await self.provider.start(run, MAIN)
-        return self.claims.get(Key("", claim_name(run)))
+        return self.claims.get(Key("", claim_name(run.pod, run.number)))
 
     def show(self, of: CloudInstance, **status) -> CloudInstance:
         shown = moved(of, **status)
@@ -118,7 +121,53 @@ def test_a_start_is_an_order_and_a_claim():
         spec = quay.orders.get(NAME)
         assert (spec.cluster, spec.claim, spec.max_lifetime, spec.container) == (CLUSTER, NAME, 90.0, MAIN)
         assert quay.ordered == [NAME]
-        assert run_of(made) == RUN
+        assert runs_of(made) == (RUN,)
+
+    run_virtual(test)
+
+
+def test_start_without_command_takes_that_of_the_image_if_the_cloud_needs_one():
+    async def test() -> None:
+        quay = Quay()
+        quay.cloud.features = Features(needs_command=True)
+        credentials = RegistryCredentials("r.example", "u", "p")
+        quay.provider.requirements = lambda _: CloudRequirements(registry_credentials=credentials)
+        asked = []
+
+        async def read_image(image: str, given: RegistryCredentials | None) -> ImageConfig:
+            asked.append((image, given))
+            return ImageConfig(digest="d", entrypoint=("/run",), cmd=("it",))
+
+        quay.provider.read_image = read_image
+        await quay.start()
+        container = quay.orders.get(NAME).container
+        assert (container.command, container.args) == (("/run",), ("it",))
+        assert asked == [(MAIN.image, credentials)]
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Rejected(Reason.ENTRYPOINT_UNKNOWN, "not found"),
+        OutcomeUnknown("registry is down"),
+        Throttled("wait", 5.0),
+    ],
+)
+def test_start_image_unreadable_writes_nothing(error):
+    async def test() -> None:
+        quay = Quay()
+        quay.cloud.features = Features(needs_command=True)
+
+        async def read_image(_image: str, _given: RegistryCredentials | None) -> ImageConfig:
+            raise error
+
+        quay.provider.read_image = read_image
+        with pytest.raises(Rejected, match=str(error)) as caught:
+            await quay.start()
+        assert caught.value.reason == Reason.ENTRYPOINT_UNKNOWN
+        assert (quay.stored, quay.orders.get(NAME)) == ({}, None)
 
     run_virtual(test)
 
@@ -134,7 +183,7 @@ def test_nobody_lives_longer_than_the_cloud_lets_him():
 
 
 def test_names_fit_into_labels_and_differ():
-    names = [claim_name(RunId(uid, "main", number)) for uid in (UID, UID[::-1]) for number in (0, 1, 2**31 - 1)]
+    names = [claim_name(uid, number) for uid in (UID, UID[::-1]) for number in (0, 1, 2**31 - 1)]
     assert len(set(names)) == len(names)
     assert max(map(len, names)) <= 63
 
@@ -502,7 +551,7 @@ def test_start_offers_known_writes_the_candidates_that_fit_into_the_claim():
             uses_secrets=True,
             is_automatic=True,
         )
-        quay.provider.limits = lambda _: OfferLimits(max_usd_per_gpu_hour=0.9, max_lifetime=60.0)
+        quay.provider.specs.limits = lambda _: OfferLimits(max_usd_per_gpu_hour=0.9, max_lifetime=60.0)
         made = (await quay.start()).spec
         assert [(one.gpu_type, one.region, one.usd_per_hour) for one in made.candidates] == [
             ("T4", "eu", 1.0),
@@ -533,7 +582,7 @@ def test_start_no_offer_fits_or_offers_unknown_writes_nothing(asked, offered, re
         async def offers():
             return None if offered is None else OfferList(offered, 0.0)
 
-        quay.provider.offers = offers
+        quay.provider.specs.offers = offers
         with pytest.raises(Rejected) as caught:
             await quay.start()
         assert (caught.value.reason, quay.stored, quay.orders.get(NAME)) == (reason, {}, None)
@@ -545,7 +594,7 @@ def test_start_no_offer_fits_and_the_pod_may_leave_writes_a_claim_without_candid
     async def test() -> None:
         quay = Quay()
         quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("B200", 1), may_leave=True)
-        quay.provider.limits = lambda _: OfferLimits(alternatives=frozenset({"other"}))
+        quay.provider.specs.limits = lambda _: OfferLimits(alternatives=frozenset({"other"}))
         made = (await quay.start()).spec
         assert (made.candidates, made.may_leave) == ((), True)
         assert "has no GPU B200" in made.nearest_miss
@@ -566,7 +615,7 @@ def test_start_may_leave_only_for_a_provider_that_had_capacity(alternatives, exh
             of = claim("Terminated", of=spec(provider=name, owner=owner), conditions=ended)
             quay.claims.put(msgspec.structs.replace(of, metadata=msgspec.structs.replace(of.metadata, name="older-0")))
         quay.provider.requirements = lambda _: CloudRequirements(may_leave=True, job="job")
-        quay.provider.limits = lambda _: OfferLimits(alternatives=frozenset(alternatives))
+        quay.provider.specs.limits = lambda _: OfferLimits(alternatives=frozenset(alternatives))
         assert (await quay.start()).spec.may_leave == expected
 
     run_virtual(test)
@@ -575,7 +624,7 @@ def test_start_may_leave_only_for_a_provider_that_had_capacity(alternatives, exh
 def test_start_pod_that_asks_for_the_cheapest_is_capped_by_the_setting():
     async def test() -> None:
         quay = Quay()
-        quay.provider.limits = lambda _: OfferLimits(cheapest_usd_per_gpu_hour=0.6)
+        quay.provider.specs.limits = lambda _: OfferLimits(cheapest_usd_per_gpu_hour=0.6)
         quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("", 2), is_cheapest=True)
         made = (await quay.start()).spec
         assert ([one.gpu_type for one in made.candidates], made.max_usd_per_hour) == (["T4"], 1.2)

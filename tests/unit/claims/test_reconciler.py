@@ -12,7 +12,7 @@ from skysail.claims.reconciler import INDEXES, CloudInstanceReconciler, ProcessS
 from skysail.claims.snapshot import NotObserved, OwnerState
 from skysail.claims.tracking.cloud_calls import CloudCalls
 from skysail.claims.tracking.launch_specs import LaunchSpecs
-from skysail.claims.tracking.owners import PodOwnerLookup
+from skysail.claims.tracking.owners import OwnerLookup
 from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.kube.api.objects import Key, Meta, Object
@@ -38,11 +38,11 @@ class Known:
     def __init__(self) -> None:
         self.go: set[str] = set()
 
-    async def find(self, for_):
+    async def find(self, claim):
         return OwnerState.PRESENT
 
-    def is_kept(self, for_):
-        return for_.uid not in self.go
+    def is_kept(self, claim):
+        return claim.spec.owner.uid not in self.go
 
 
 class Harness:
@@ -80,12 +80,12 @@ LONG = {"times": 3, "every": TERMS.visibility_delay}
 @pytest.mark.parametrize("namespace", ["n", "elsewhere"])
 def test_an_owner_is_its_namespace_and_uid(namespace):
     pod = Object(Meta(name="a", namespace=namespace, uid=UID))
-    owners = PodOwnerLookup(Client(_NoPods()), {UID: pod}.get)
+    owners = OwnerLookup(Client(_NoPods()), {UID: pod}.get)
     is_owner = namespace == "n"
 
     async def test() -> None:
-        assert await owners.find(spec().owner) == (OwnerState.PRESENT if is_owner else OwnerState.ABSENT)
-        assert owners.is_kept(spec().owner) == is_owner
+        assert await owners.find(claim("Running")) == (OwnerState.PRESENT if is_owner else OwnerState.ABSENT)
+        assert owners.is_kept(claim("Running")) == is_owner
 
     run_virtual(test)
 

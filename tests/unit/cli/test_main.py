@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -79,3 +82,28 @@ def test_a_folder_that_is_in_other_use_stays_as_it_is(arguments, tmp_path, monke
     assert ended.value.code == 2
     assert "not a home of Skysail" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_help_cuts_no_line_of_the_list_of_commands():
+    done = CliRunner().invoke(main.application(), ["--help"])
+    assert done.exit_code == 0
+    assert "..." not in done.output.partition("Commands:")[2]
+
+
+def test_mistyped_command_gets_a_suggestion():
+    done = CliRunner().invoke(main.application(), ["statsu"])
+    assert (done.exit_code, "Did you mean 'status'?" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_for_each_shell(shell):
+    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "skysail", "--show-completion", shell]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "skysail" in done.stdout
+
+
+def test_the_command_is_a_plugin_of_kubectl():
+    scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["kubectl-skysail"] == scripts["skysail"]

@@ -41,7 +41,7 @@ SPECS = [
         {
             "framework": {"type": "string", "enum": ["jax", "pytorch", "tensorflow", "xgboost"]},
             "image": {"type": "string"},
-            "command": {"type": "array", "minItems": 1},
+            "command": {"type": "array"},
             "args": {"type": "array"},
             "workers": {"type": "integer", "minimum": 1, "maximum": 100, "default": 1},
             "gpuPerWorker": {"type": "integer", "minimum": 0, "maximum": 8, "default": 0},
@@ -96,6 +96,7 @@ SPECS = [
             "max_replicas": {"type": "integer", "default": 10},
             "env": {"type": "object"},
             "code": {"type": "object"},
+            "port": {"type": "integer", "default": 8000},
         },
     ),
     (
@@ -115,16 +116,16 @@ SPECS = [
     ),
     (
         "ModelDeployment",
-        ["modelURI", "runtime", "resources", "autoscale", "version"],
+        ["modelURI", "runtime"],
         {
             "modelURI": {"type": "string"},
             "runtime": {"type": "string", "enum": ["fastapi-pytorch", "torchserve", "triton"]},
             "resources": {"type": "object"},
-            "autoscale": {"type": "boolean"},
-            "version": {"type": "string"},
+            "autoscale": {"type": "boolean", "default": False},
+            "version": {"type": "string", "default": "v1"},
             "validateScript": {"type": "string"},
             "runtimeImage": {"type": "string"},
-            "minReplicas": {"type": "integer"},
+            "minReplicas": {"type": "integer", "default": 1},
             "maxReplicas": {"type": "integer"},
             "targetCPUUtilizationPercentage": {"type": "integer"},
             "sha256": {"type": "string"},
@@ -135,12 +136,12 @@ SPECS = [
     ),
     (
         "MLModel",
-        ["storageSize", "framework", "replicas", "expose"],
+        ["storageSize", "framework", "expose"],
         {
             "modelURL": {"type": "string"},
             "storageSize": QUANTITY,
             "framework": {"type": "string"},
-            "replicas": {"type": "integer"},
+            "replicas": {"type": "integer", "default": 1},
             "expose": {"type": "boolean"},
             "resources": {"type": "object"},
             "sha256": {"type": "string"},
@@ -229,7 +230,6 @@ def test_there_is_a_sample_of_every_kind_that_people_write():
         ({"workers": 0}, "Expected `int` >= 1 - at `$.spec.workers`"),
         ({"framework": "mxnet"}, "Invalid enum value 'mxnet' - at `$.spec.framework`"),
         ({"image": None}, "Expected `str`, got `null` - at `$.spec.image`"),
-        ({"command": []}, "Expected `array` of length >= 1 - at `$.spec.command`"),
     ],
 )
 def test_our_own_reading_refuses_with_the_path(change, words):

@@ -16,7 +16,7 @@ from skysail.local.launcher import LocalClusterSettings
 
 
 class Harness:
-    """A home, and what the next hull will do."""
+    """A home, and what the next local cluster will do."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home = Home(folder / "home")
@@ -38,7 +38,7 @@ def stage(tmp_path, monkeypatch):
     return Harness(tmp_path, monkeypatch)
 
 
-def test_a_hull_that_fails_is_told_with_its_last_words_and_where_to_look(stage):
+def test_a_cluster_that_fails_is_told_with_its_last_words_and_where_to_look(stage):
     stage.program("(home / 'failure').write_text('etcd is ill.'); sys.exit(1)")
     with pytest.raises(StartFailed, match=r"(?s)^etcd is ill\..*/home/logs/cluster\.log"):
         stage.start()
@@ -51,14 +51,14 @@ def test_a_machine_that_is_not_fit_is_told_in_one_sentence(stage):
         stage.start()
 
 
-def test_a_hull_that_ends_without_a_word_leaves_its_log(stage):
+def test_a_cluster_that_ends_without_a_word_leaves_its_log(stage):
     stage.program("sys.exit('Traceback')")
     with pytest.raises(StartFailed, match=r"exit code 1.*cluster\.log"):
         stage.start()
     assert stage.home.cluster_log.read_text() == "Traceback\n"
 
 
-def test_when_the_hull_of_somebody_else_goes_away_an_own_one_is_started(stage, monkeypatch):
+def test_when_the_cluster_of_somebody_else_goes_away_an_own_one_is_started(stage, monkeypatch):
     stage.program("sys.exit('ours')")
     stage.home.prepare()
     lock = stage.home.lock()
@@ -92,7 +92,7 @@ def test_the_folder_in_which_the_user_stands_holds_none_of_our_modules(stage, tm
     assert stage.home.cluster_log.read_text() == "ours\n"
 
 
-def test_a_hull_that_this_process_started_is_collected_when_it_was_stopped(stage, monkeypatch):
+def test_a_cluster_that_this_process_started_is_collected_when_it_was_stopped(stage, monkeypatch):
     stage.home.prepare()
     child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit"], {})
     stage.home.pid.write_text(str(child))

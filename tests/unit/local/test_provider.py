@@ -84,7 +84,7 @@ async def test_a_pod_has_the_files_of_names(talk, tmp_path):
         "127.0.0.1\tlocalhost",
         "::1\tlocalhost ip6-localhost ip6-loopback",
         "127.0.0.1\tjob-0.job.team.svc.cluster.local\tjob-0",
-        "10.0.0.9\tnine neuf",
+        "10.0.0.9\tnine\tneuf",
         "nameserver 10.244.0.1",
         "search team.svc.cluster.local svc.cluster.local cluster.local",
         "options ndots:5",
@@ -324,12 +324,13 @@ def test_usage_is_summed_by_namespace_and_survives_odd_names(tmp_path):
         (folder / "ns" / "pid").symlink_to(tmp_path / f"namespace-{namespace}")
         fields = ["S", *(["0"] * 10), "10", "20", "30", "40", *(["0"] * 6), "5", "0"]
         (folder / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+        (folder / "status").write_text("VmRSS:\t 900 kB\nRssAnon:\t 4 kB\nRssFile:\t 895 kB\nRssShmem:\t 1 kB\n")
     (tmp_path / "10").mkdir()  # ended while we looked
     used = by_namespace(tmp_path)
-    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    tick = os.sysconf("SC_CLK_TCK")
     assert sorted((usage.cpu_seconds, usage.memory) for usage in used.values()) == [
-        (100 / tick, 5 * page),
-        (200 / tick, 10 * page),
+        (100 / tick, 5 * 1024),
+        (200 / tick, 10 * 1024),
     ]
 
 

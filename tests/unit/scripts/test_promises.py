@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import msgspec
 import pytest
 
@@ -14,6 +16,12 @@ async def test_async(): ...
 class TestGroup:
     def test_inside(self): ...
 """
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> None:
+    """Collect garbage now: Python 3.11 fails in `ast.parse` if a finalizer prints a traceback meanwhile."""
+    gc.collect()
 
 
 @pytest.fixture

@@ -212,3 +212,22 @@ def test_providers_of_several_policies_are_the_common_ones(policies, allowed):
 def test_decision_is_plain_data():
     decision = check([policy(budget=Budget(1.0))], launch())
     assert msgspec.convert(msgspec.to_builtins(decision), PolicyDecision) == decision
+
+
+@pytest.mark.parametrize(
+    ("patterns", "is_allowed"),
+    [
+        ((), False),
+        (("runpod/template/abc",), True),
+        (("runpod/template/*",), True),
+        (("runpod/*",), True),
+        (("runpod/template/ab",), False),
+        (("runpod/registry/abc",), False),
+    ],
+)
+def test_check_object_of_the_account_needs_a_pattern(patterns, is_allowed):
+    query = launch(account_objects=("runpod/template/abc",), is_final=True)
+    decision = check([policy(account_objects=patterns)], query)
+    assert decision.allowed is is_allowed
+    assert is_allowed or "add it to spec.accountObjects" in decision.message
+    assert check([policy()], launch(is_final=True)).allowed

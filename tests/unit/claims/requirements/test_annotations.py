@@ -108,7 +108,6 @@ def test_parse_gpu_count_differs_from_limits_is_error():
         ("timeout", "300", "max_lifetime", 300.0),
         ("retries", "0", "retries", 0),
         ("replicas", "1", "not_honoured", ()),
-        ("tunnel-port", "8000", "not_honoured", (f"{MODAL}tunnel-port",)),
     ],
 )
 @pytest.mark.parametrize("wrong", ["soon", "-1", "1.5", "", " 1", "9" * 12, "٣"])
@@ -166,6 +165,8 @@ def test_parse_runpod_annotations_fill_fields_and_options():
     assert found.regions == ("EU-RO-1", "EU-SE-1")
     assert found.cuda_versions == ("12.4", "12.6")
     assert dict(found.options) == {
+        "allowed-cuda-versions": "12.4,12.6",
+        "datacenter-ids": "EU-RO-1,EU-SE-1",
         "template-id": "runpod-torch-v21",
         "container-registry-auth-id": "clz1",
         "ports": "8080/tcp,9000/http",
@@ -196,15 +197,13 @@ def test_parse_timeout_has_default_in_container_mode_only(written, seconds):
 
 def test_parse_annotations_without_effect_are_listed():
     not_honoured = {
-        "tunnel": "true",
-        "tunnel-port": "8000",
         "handler": "app.run",
         "replicas": "2",
         "enable-i6pn": "true",
     }
     found = request({f"{MODAL}{name}": value for name, value in not_honoured.items()})
     assert set(found.not_honoured) == {f"{MODAL}{name}" for name in not_honoured}
-    defaults = {"tunnel": "false", "handler": "", "replicas": "1", "enable-i6pn": "false"}
+    defaults = {"handler": "", "replicas": "1", "enable-i6pn": "false"}
     assert request({f"{MODAL}{name}": value for name, value in defaults.items()}).not_honoured == ()
     assert request({f"{RUNPOD}interruptible": "true"}).not_honoured == (f"{RUNPOD}interruptible",)
 
@@ -298,3 +297,22 @@ def test_inherit_any_chain_yields_only_values_of_its_links(links):
     found = inherit(chain)
     assert all(any(annotations_.get(name) == value for annotations_ in links) for name, value in found.items())
     assert inherit((link("Pod", found), *chain)) == found
+
+
+@pytest.mark.parametrize(
+    ("written", "port", "warned"),
+    [
+        ({}, None, 0),
+        ({"tunnel": "true"}, 8000, 0),
+        ({"tunnel": "true", "tunnel-port": "9000"}, 9000, 0),
+        ({"tunnel": "true", "tunnel-port": "ninety"}, 8000, 1),
+        ({"tunnel": "false", "tunnel-port": "9000"}, None, 1),
+        ({"workload-type": "function"}, 8000, 0),
+        ({"workload-type": "function", "tunnel-port": "7000"}, 7000, 0),
+        ({"workload-type": "job"}, None, 0),
+    ],
+)
+def test_parse_tunnel_port_needs_a_tunnel_or_a_function(written, port, warned):
+    found = request({f"{MODAL}{name}": value for name, value in written.items()})
+    assert (found.tunnel_port, len(found.warnings)) == (port, warned)
+    assert found.not_honoured == ()

@@ -141,6 +141,16 @@ def test_a_listing_that_is_not_whole_still_shows_what_is_there():
     run_virtual(test)
 
 
+def test_the_outage_says_why_a_listing_is_not_whole():
+    async def test() -> None:
+        desk = Watch()
+        desk.cloud.listing = Inventory((), complete=False, problem="The key is of another account: set another.")
+        await desk.poll()
+        assert desk.listings.outage == "The key is of another account: set another."
+
+    run_virtual(test)
+
+
 def test_an_empty_listing_is_contradicted_by_the_page_of_an_instance():
     async def test() -> None:
         desk = Watch(instance("i-7", claim="b"))

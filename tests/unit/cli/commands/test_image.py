@@ -34,11 +34,37 @@ def test_images_are_added_listed_and_removed_by_command(tmp_path, monkeypatch):
     assert "team/app:*" not in command("list")
 
 
-@pytest.mark.parametrize("copy", ["/no/such/folder:/workspace", ".:relative", "nothing"])
-def test_a_copy_that_cannot_be_is_misuse(tmp_path, monkeypatch, copy):
+@pytest.mark.parametrize(
+    ("copy", "words"),
+    [
+        ("/no/such/folder:/workspace", "folder /no/such/folder not found"),
+        (".:app", r"app is not an absolute path\. Write \.:/app"),
+        ("nothing", "must be FOLDER:/path"),
+    ],
+)
+def test_a_copy_that_cannot_be_is_misuse(tmp_path, monkeypatch, copy, words):
     monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
-    with pytest.raises(Misused, match="FOLDER:/path"):
+    with pytest.raises(Misused, match=words):
         command("add", "x", "--copy", copy)
+
+
+def test_a_second_copy_is_rejected_instead_of_replacing_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    with pytest.raises(Misused, match="more than once"):
+        command("add", "x", "--copy", f"{tmp_path}:/a", "--copy", f"{tmp_path}:/b")
+
+
+def test_packages_of_a_requirements_file_are_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    (tmp_path / "requirements.txt").write_text("treasure  # ours\n")
+    with Index(treasure="island = 'found'") as index:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+        command("add", "team/app:*", "-r", str(tmp_path / "requirements.txt"))
+    rule = Rules(tmp_path / "home" / "images.json").find("team/app:1")
+    assert rule is not None
+    assert rule.packages == ("treasure",)
 
 
 @pytest.mark.parametrize(

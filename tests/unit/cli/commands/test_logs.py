@@ -29,7 +29,7 @@ def test_what_is_no_rank_is_refused_with_the_roles(text):
 
 
 def test_each_line_has_its_rank_before_it_and_a_new_attempt_is_announced(capsys):
-    say = logs._line_printer()
+    say = logs.line_printer()
     say(builders.pod(0), "one")
     say(builders.pod(1, role="ps"), "two")
     say(builders.pod(0, number=1), "three")

@@ -250,7 +250,8 @@ def test_plan_training_job_of_two_workers_is_a_gang(api, tmp_path):
     }
     (plan,) = planned(api, tmp_path, manifest)["workloads"]
     assert (plan["kind"], plan["name"], plan["place"], plan["pods"]) == ("TrainingJob", "t", "cluster", 2)
-    assert plan["reason"] == "GangNotOffloaded"
+    assert (plan["overflow"], plan["reason"]) == ("modal", "")
+    assert plan["usdPerHour"] == 2 * plan["candidates"][0]["usdPerHour"]
 
 
 def test_plan_unread_facts_give_exit_code_4_and_name_the_rights(api, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from skysail.cloud.account import LaunchSpec
+from skysail.cloud.account import LaunchSpec, Member
 from skysail.cloud.provider import Container, Pod
 from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.ledger import Ledger
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from skysail.cloud.simulated.faults import Fault
 
 PLAIN = Vendor(
-    name="plain", usd_per_hour=3.6, start=2.0, run=10.0, machines=(Machine("A", 16, 7.2), Machine("B", 80, 36.0))
+    name="plain",
+    private_network=True,
+    usd_per_hour=3.6,
+    start=2.0,
+    run=10.0,
+    machines=(Machine("A", 16, 7.2), Machine("B", 80, 36.0)),
 )
 
 
@@ -34,7 +39,7 @@ def order(simulate: str = "", *, claim: str = "claim", uid: str = "uid", **wishe
     given = {"cluster": "ours", "max_lifetime": 600.0, **wishes}
     pod = Pod(uid=uid, namespace="default", name="pod", hostname="pod")
     container = Container(name="main", image="busybox", env=((VARIABLE, simulate),))
-    return LaunchSpec(claim=claim, pod=pod, container=container, **given)
+    return LaunchSpec(claim=claim, members=(Member(pod, container),), **given)
 
 
 def told(account: SimulatedAccount) -> list[tuple[float, str]]:

@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from skysail.base import unix_sockets
+from skysail.cloud.account import Member
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
 from skysail.cloud.provider import File, ProjectedFiles, Volume
 from skysail.cloud.simulated.account import SimulatedAccount
@@ -199,7 +200,7 @@ async def test_an_order_brings_its_files_along():
         wanted = order()
         projected_files = ProjectedFiles((File("big", b"\xff" * 3 * 2**20),))
         pod = replace(wanted.pod, volumes=(Volume("v", projected_files),))
-        assert (await client.create(replace(wanted, pod=pod))).claim == "claim"
+        assert (await client.create(replace(wanted, members=(Member(pod, wanted.container),)))).claim == "claim"
 
 
 async def test_what_is_no_order_is_refused():

@@ -4,10 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from skysail.base.names import Annotation, Reason
+from skysail.claims.gangs import GangRef
 from skysail.claims.requirements.types import OffloadRequest
 from skysail.cloud.account import GpuRequest
 from skysail.cloud.offers import Offer
 from skysail.kinds.offload.plan import placement
+from skysail.kinds.offload.plan.gangs import Sibling
 from skysail.kinds.offload.plan.placement import (
     JobFacts,
     Leave,
@@ -45,6 +47,12 @@ ALWAYS = replace(AUTOMATIC, verdict=None, config=PlacementConfig(auto="Always"))
 def with_options(facts, *options, **changes):
     """Return the facts with all options changed, or with these options."""
     return replace(facts, options=options or tuple(replace(option, **changes) for option in facts.options))
+
+
+def as_gang(facts, *siblings, **changes):
+    """Return the facts of rank 0 of a gang of two."""
+    ref = GangRef(api_version="batch/v1", kind="Job", name="a", uid="u", size=2, rank=0)
+    return replace(facts, **{"gang": "Job a", "gang_ref": ref, "siblings": siblings, **changes})
 
 
 def kind(decision):
@@ -139,7 +147,29 @@ TABLE = {
         replace(PLAIN, request=OffloadRequest(errors=("aws is no provider. Use modal.",)), is_ask_invalid=True),
         "refuse InvalidAnnotations",
     ),
-    "asks, gang": (replace(ASKED, gang="PyTorchJob a"), "refuse GangNotOffloaded"),
+    "asks, gang without ranks": (replace(ASKED, gang="PyTorchJob a"), "refuse GangNotOffloaded"),
+    "asks, gang": (as_gang(ASKED), "place modal.com asked"),
+    "asks, gang, siblings unknown": (as_gang(ASKED, siblings=None), "wait OwnerUnknown"),
+    "asks, gang, no private network": (
+        with_options(as_gang(ASKED), has_private_network=False),
+        "refuse GangNotOffloaded",
+    ),
+    "asks for the cheapest, gang": (
+        with_options(as_gang(CHEAPEST), MODAL, replace(RUNPOD, has_private_network=False)),
+        "place modal.com asked",
+    ),
+    "asks for the cheapest, gang, another rank is at another cloud": (
+        as_gang(CHEAPEST, Sibling(node="modal.com")),
+        "place modal.com asked",
+    ),
+    "asks, gang, another rank is at another cloud": (
+        as_gang(ASKED, Sibling(node="runpod-virtual-node")),
+        "refuse GangNotOffloaded",
+    ),
+    "asks, gang, another rank runs in the cluster": (
+        as_gang(ASKED, Sibling(node="worker-1")),
+        "refuse GangNotOffloaded",
+    ),
     "asks, adapter off": (replace(ASKED, is_excluded=True), "leave"),
     "asks, owners unknown": (replace(ASKED, is_owner_known=False), "wait OwnerUnknown"),
     "asks, other scheduler": (replace(ASKED, scheduler="volcano"), "refuse OtherScheduler"),
@@ -196,6 +226,10 @@ TABLE = {
     ),
     "managed, policy refuses": (with_options(MANAGED, policy=DENIED), "refuse PolicyDenied"),
     "managed, no RunPod": (with_options(MANAGED, MODAL), "refuse NoAccount"),
+    "managed, whole gang refused by the scheduler": (
+        as_gang(MANAGED, Sibling(is_unschedulable=True)),
+        "place runpod-virtual-node managed",
+    ),
     "managed, gang": (replace(MANAGED, gang="JobSet a"), "refuse GangNotOffloaded"),
     "managed, gang, not refused by the scheduler": (replace(MANAGED, gang="JobSet a", verdict=None), "leave"),
     "managed, other scheduler": (replace(MANAGED, scheduler="volcano"), "leave"),
@@ -246,6 +280,28 @@ TABLE = {
         replace(AUTOMATIC, verdict=SchedulerVerdict(seconds=60.0, is_known=False)),
         "wait ScaleUpPending",
     ),
+    "automatic, whole gang refused by the scheduler": (
+        with_options(as_gang(AUTOMATIC, Sibling(is_unschedulable=True)), MODAL),
+        "place modal.com automatic",
+    ),
+    "automatic, gang, another rank not refused by the scheduler": (
+        as_gang(AUTOMATIC, Sibling()),
+        "wait WaitingForGang",
+    ),
+    "automatic, gang, another rank missing": (as_gang(AUTOMATIC), "wait WaitingForGang"),
+    "automatic, gang, another rank is at a cloud": (
+        as_gang(AUTOMATIC, Sibling(node="modal.com")),
+        "place modal.com automatic",
+    ),
+    "automatic, gang, no private network": (
+        with_options(as_gang(AUTOMATIC, Sibling(is_unschedulable=True)), has_private_network=False),
+        "refuse GangNotOffloaded",
+    ),
+    "automatic, gang, policy refuses": (
+        with_options(as_gang(AUTOMATIC, Sibling(is_unschedulable=True)), policy=DENIED, has_private_network=False),
+        "leave",
+    ),
+    "always, gang": (with_options(as_gang(ALWAYS), MODAL), "place modal.com automatic"),
     "automatic, gang": (replace(AUTOMATIC, gang="Indexed Job a"), "refuse GangNotOffloaded"),
     "automatic, gang, not refused by the scheduler": (replace(AUTOMATIC, gang="Indexed Job a", verdict=None), "leave"),
     "automatic, gated": (replace(AUTOMATIC, gates=("a",)), "leave"),

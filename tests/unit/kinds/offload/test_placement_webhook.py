@@ -41,6 +41,9 @@ class Offers:
     def exhausted(self, pod):
         return frozenset()
 
+    def has_private_network(self, provider):
+        return provider == "modal"
+
     def unsupported(self, pod, provider):
         return ()
 

@@ -126,3 +126,13 @@ def test_lost_is_what_was_trained_since_the_last_checkpoint(cause, ran, saved, l
     checkpoint = None if saved is None else LatestCheckpoint(path="/c", save_time=ago(saved))
     of = attempt(0, cause, run_time=None if ran is None else ago(ran))
     assert lost_training_seconds(job(status=status(of, checkpoint=checkpoint)), of) == lost
+
+
+def test_metrics_stalled_training_is_shown_until_it_reports_again():
+    page = Page()
+    stalled = Condition(type="Stalled", status="True", last_transition_time=ago(0), reason="Stalled", message="")
+    running = status(attempt(0), phase="Running")
+    page.see(msgspec.structs.replace(running, conditions=conditions.replace_condition((), stalled)))
+    assert list(page.figures("trainingjob_stalled").values()) == [1]
+    page.see(running)
+    assert page.figures("trainingjob_stalled") == {}

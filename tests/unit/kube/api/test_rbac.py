@@ -1,6 +1,7 @@
 from skysail.app import manifests
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.kinds.serving.api.types import ML_MODEL
+from skysail.kinds.training.api.modal_job import MODAL_JOB
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kube.api import rbac
 from skysail.kube.api.rbac import PolicyRule
@@ -25,7 +26,7 @@ def test_rules_are_few_sorted_and_say_exactly_what_was_declared():
 
 
 def test_built_in_roles_contain_kinds_and_nobody_writes_a_status():
-    view, edit, admin = rbac.aggregated_roles("s", [TRAINING_JOB, ML_MODEL], {"a": "b"})
+    view, edit, admin = rbac.aggregated_roles("s", [TRAINING_JOB, ML_MODEL, MODAL_JOB], {"a": "b"})
     assert [role["metadata"]["name"] for role in (view, edit, admin)] == [
         "s-aggregate-to-view", "s-aggregate-to-edit", "s-aggregate-to-admin",
     ]  # fmt: skip
@@ -36,7 +37,7 @@ def test_built_in_roles_contain_kinds_and_nobody_writes_a_status():
     for role in (view, edit, admin):
         assert _verbs(role, "trainingjobs/status") == _verbs(role, "mlmodels/status") == {"get"}
         assert _verbs(role, "trainingjobs/finalizers") == set()
-    assert (_verbs(view, "trainingjobs/scale"), _verbs(view, "mlmodels/scale")) == ({"get"}, set())
+    assert (_verbs(view, "trainingjobs/scale"), _verbs(view, "modaljobs/scale")) == ({"get"}, set())
     assert _verbs(edit, "trainingjobs/scale") == {"get", "patch", "update"}
 
 

@@ -94,7 +94,7 @@ def test_a_pod_uses_its_service_account(tmp_path):
             ["insecure-skip-tls-verify", "certificate-authority-data"],
         ),
         (config(cluster={"proxy-url": "http://p"}), ["proxy-url"]),
-        (config(user={"exec": {"command": "aws"}}), ["kubectl create token"]),
+        (config(user={"auth-provider": {"name": "gcp"}}), ["kubectl create token"]),
         (config(user={"username": "u", "password": "p"}), ["kubectl create token"]),
         (config(cluster={"certificate-authority-data": "%%%"}), ["not base64"]),
         (config(cluster={"certificate-authority-data": b64(b"junk")}), ["cannot be read"]),

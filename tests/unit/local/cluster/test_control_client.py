@@ -104,7 +104,7 @@ async def test_what_cannot_be_done_is_told_and_the_server_goes_on(served):
     assert await asyncio.to_thread(client.status) == STATUS
 
 
-async def test_a_defect_costs_one_answer_and_not_the_hull(served, caplog):
+async def test_a_defect_costs_one_answer_and_not_the_cluster(served, caplog):
     _, client, _ = served
     with pytest.raises(Refused, match=r"Skysail failed unexpectedly.*nobody foresaw this"):
         await asyncio.to_thread(client.resume_unit, "defect")
@@ -133,12 +133,12 @@ async def test_only_the_owner_may_speak(served):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_where_no_hull_is_the_fix_is_told(tmp_path):
+def test_where_no_cluster_is_the_fix_is_told(tmp_path):
     with pytest.raises(NotRunning, match="`skysail up` starts one"):
         Control(tmp_path / "control.sock").status()
 
 
-def test_a_hull_that_does_not_answer_is_not_one_that_is_not_there(tmp_path, monkeypatch):
+def test_a_cluster_that_does_not_answer_is_not_one_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(control_client, "_TIMEOUT_SECONDS", 0.001)
     path = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
@@ -148,7 +148,7 @@ def test_a_hull_that_does_not_answer_is_not_one_that_is_not_there(tmp_path, monk
             Control(path).status()
 
 
-def test_another_users_hull_is_not_one_that_is_not_there(tmp_path):
+def test_another_users_cluster_is_not_one_that_is_not_there(tmp_path):
     error = Control(tmp_path / "control.sock")._translate(PermissionError(13, "Permission denied"))
     assert isinstance(error, Refused)
     assert "belongs to another user" in str(error)

@@ -18,7 +18,7 @@ def test_the_named_home_comes_before_the_environments_and_that_before_the_defaul
 
 
 @pytest.mark.parametrize("path", ["/run/user/1000/skysail", "/dev/shm/skysail", "/proc/x", "/sys/x"])
-def test_a_home_that_the_hull_would_cover_is_refused(path):
+def test_a_home_that_the_cluster_would_cover_is_refused(path):
     with pytest.raises(Misused, match="choose another folder"):
         Home.of(Path(path), {})
 
@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def test_one_hull_takes_a_home_and_it_is_free_when_every_copy_of_the_lock_is_closed(home):
+def test_one_cluster_takes_a_home_and_it_is_free_when_every_copy_of_the_lock_is_closed(home):
     assert not home.is_taken()
     lock = home.lock()
     copy = os.dup(lock)
@@ -122,7 +122,7 @@ def test_a_link_inside_a_home_is_deleted_and_not_what_it_names(home, tmp_path):
     assert (tmp_path / "precious").exists()
 
 
-def test_a_home_in_which_a_hull_runs_is_not_deleted(home):
+def test_a_home_in_which_a_cluster_runs_is_not_deleted(home):
     lock = home.lock()
     with pytest.raises(Refused, match="`skysail down` stops it"):
         home.purge()

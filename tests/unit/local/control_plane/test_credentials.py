@@ -44,7 +44,7 @@ def subject(path: Path) -> str:
         ),
     ],
 )
-def test_each_client_inside_has_its_own_identity_at_the_hulls_address(home, name, want):
+def test_each_client_inside_has_its_own_identity_at_the_clusters_address(home, name, want):
     path = credentials.inside_path(home, name)
     assert subject(path) == want
     assert kubeconfig.from_file(path).server == "https://10.244.0.1:6443"

@@ -13,8 +13,10 @@ import pytest
 
 from skysail.cloud import provider
 from skysail.local.errors import BuildFailed
+from skysail.local.images import environments as environments_module
 from skysail.local.images.builder import Builder
 from skysail.local.images.environments import Environment, Environments
+from skysail.local.images.loaded_images import LoadedImages
 from skysail.local.images.rules import CopiedDir, Rule, Rules
 from skysail.local.provider.container_run import argv
 from tests.support.index import Index
@@ -33,7 +35,9 @@ def index():
 
 def environments(rules: Rules, tmp_path, index: Index | None = None) -> Environments:
     extra = of_uv(tmp_path, index) if index else {}
-    return Environments(rules, Builder(tmp_path / "environments", {**os.environ, **extra}))
+    return Environments(
+        rules, Builder(tmp_path / "environments", {**os.environ, **extra}), LoadedImages(tmp_path / "loaded")
+    )
 
 
 def of_uv(tmp_path, index: Index) -> dict[str, str]:
@@ -138,10 +142,12 @@ import asyncio, os, sys
 from pathlib import Path
 from skysail.local.images.builder import Builder
 from skysail.local.images.environments import Environments
+from skysail.local.images.loaded_images import LoadedImages
 from skysail.local.images.rules import Rule, Rules
 
 folder = Path(sys.argv[1])
-made = Environments(Rules(folder / "home" / "images.json"), Builder(folder / "environments", os.environ))
+builder = Builder(folder / "environments", os.environ)
+made = Environments(Rules(folder / "home" / "images.json"), builder, LoadedImages(folder / "loaded"))
 asyncio.run(made.make(Rule(pattern="island:*", packages=("treasure",)), lambda step: None))
 """
 
@@ -230,9 +236,9 @@ async def test_an_image_whose_environment_fails_names_the_command_to_try_at_a_te
 async def test_without_uv_the_fix_is_said(rules, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(BuildFailed, match="pip install uv"):
-        await Environments(rules, Builder(tmp_path / "environments", {"PATH": "/nowhere"})).make(
-            Rule(pattern="x"), ignore
-        )
+        await Environments(
+            rules, Builder(tmp_path / "environments", {"PATH": "/nowhere"}), LoadedImages(tmp_path / "loaded")
+        ).make(Rule(pattern="x"), ignore)
 
 
 def test_a_python_program_of_the_machine_is_not_taken_for_one_of_the_environment(tmp_path):
@@ -285,3 +291,44 @@ async def test_an_environment_can_be_read_by_every_user_of_a_pod(rules, tmp_path
 def closed_to_others(folder: Path) -> list[Path]:
     files = [path for path in folder.rglob("*") if not path.is_symlink() and path.name not in {"skysail.json", ".lock"}]
     return [path for path in files if not path.stat().st_mode & (0o005 if path.is_dir() else 0o004)]
+
+
+VERSIONED = Rule(pattern="island:*", packages=("treasure",), versioned="treasure")
+
+
+@pytest.mark.parametrize(
+    ("tag", "found", "warning"),
+    [
+        ("1.0", "old", ""),
+        ("2.0.0-cuda", "new", ""),
+        ("2", "new", ""),
+        ("latest", "new", ""),
+        (
+            "9.9",
+            "new",
+            (
+                "Image island:9.9 runs with treasure 2.0 on this machine: the package index has no such version for "
+                "this Python."
+            ),
+        ),
+    ],
+)
+async def test_find_honours_the_tag_or_says_what_runs_instead(rules, tmp_path, index, tag, found, warning):
+    index.add("treasure", "1.0", "island = 'old'")
+    index.add("treasure", "2.0", "island = 'new'")
+    rules.add(VERSIONED)
+    there = environments(rules, tmp_path, index)
+    for _ in range(2):
+        environment = await there.find(f"island:{tag}", ignore)
+        assert environment is not None
+        assert said_by(environment, "import treasure; print(treasure.island)") == f"{found}\n"
+        assert environment.warning == warning
+
+
+async def test_find_a_full_cache_takes_no_further_version(rules, tmp_path, index, monkeypatch):
+    monkeypatch.setattr(environments_module, "_MAX_ENVIRONMENTS", 1)
+    index.add("treasure", "2.0", "island = 'new'")
+    rules.add(VERSIONED)
+    there = environments(rules, tmp_path, index)
+    assert (await there.find("island:latest", ignore)).warning == ""
+    assert "keeps 1 environments" in (await there.find("island:1.0", ignore)).warning

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from skysail.local.errors import Misused
-from skysail.local.images.rules import DEFAULT_RULES, Rule, Rules, names
+from skysail.local.images.rules import DEFAULT_RULES, Rule, Rules, names, tag_version
 
 SAMPLE = Path(__file__).parents[4] / "config" / "samples" / "ml_v1alpha1_trainingjob.yaml"
 
@@ -77,3 +77,41 @@ def test_the_image_of_the_sample_has_the_program_that_it_names(rules):
     copied = rules.find(spec["image"]).copied
     program = Path(spec["command"][-1])
     assert (Path(copied.source) / program.relative_to(copied.target)).is_file()
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("pytorch/pytorch:1.12.0-cuda11.3", "1.12.0"),
+        ("pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime", "2.9.0"),
+        ("registry.example.test:5000/tensorflow/tensorflow:2.15", "2.15"),
+        ("pytorch/pytorch:v2", "2"),
+        ("pytorch/pytorch:2.1@sha256:0123", "2.1"),
+        ("pytorch/pytorch:latest", ""),
+        ("pytorch/pytorch", ""),
+        ("registry.example.test:5000/pytorch/pytorch", ""),
+        ("pytorch/pytorch:2.1rc1", ""),
+        ("pytorch/pytorch:2.1.0.1.2", ""),
+        ("pytorch/pytorch:2;os_name", "2"),
+        ("pytorch/pytorch:--index-url", ""),
+    ],
+)
+def test_tag_version_is_the_beginning_of_the_tag(image, version):
+    assert tag_version(image) == version
+
+
+@pytest.mark.parametrize(
+    ("image", "packages"),
+    [
+        ("pytorch/pytorch:2.9.0-cuda12.8", ("torch==2.9.0", "numpy")),
+        ("pytorch/pytorch:2.1", ("torch==2.1.*", "numpy<2")),
+        ("pytorch/pytorch:2", ("torch==2.*", "numpy")),
+        ("pytorch/pytorch:latest", ("torch", "numpy")),
+        ("tensorflow/tensorflow:2.15", ("tensorflow-cpu==2.15.*",)),
+        ("team/xgboost-app:1.0", ("xgboost-cpu", "numpy", "scipy")),
+    ],
+)
+def test_for_tag_pins_the_framework_of_official_images_only(rules, image, packages):
+    found = rules.find(image)
+    assert found is not None
+    assert found.for_tag(image).packages == packages

@@ -69,7 +69,8 @@ def test_requirements_carry_the_offload_request():
     assert found.gpus == GpuRequest("A100", 2)
     assert (found.gpu_memory, found.max_usd_per_hour, found.max_cost_usd) == (40, 3.0, 3.0)
     assert (found.regions, found.cloud_types, found.cuda_versions) == (("EU-RO-1",), ("COMMUNITY",), ("12.4",))
-    assert (found.options, found.image, found.is_automatic) == ((("template-id", "t1"),), "i", True)
+    assert dict(found.options) == {"template-id": "t1", "datacenter-ids": "EU-RO-1", "allowed-cuda-versions": "12.4"}
+    assert (found.image, found.is_automatic) == ("i", True)
     assert not requirements(pod()).is_automatic
 
 
@@ -127,16 +128,16 @@ def test_unsupported_errors_are_rejected_and_the_rest_is_ignored():
     written = {
         f"{RUNPOD}max-price": "cheap",
         f"{MODAL}timeout": "soon",
-        f"{MODAL}tunnel": "true",
+        f"{MODAL}enable-i6pn": "true",
         f"{MODAL}retries": "3",
         f"{MODAL}gpus": "T4",
         f"{RUNPOD}pod-id": "forged",
         "example.com/mine": "x",
     }
-    found = unsupported(pod(annotations=written))
+    found = unsupported(pod(annotations=written), "modal")
     assert [f"[{RUNPOD}max-price]" in sentence for sentence in found.rejected] == [True]
     named = [sentence.split(":")[0] for sentence in found.ignored]
-    assert named == [f"metadata.annotations[{MODAL}{name}]" for name in ("tunnel", "gpus", "retries")]
+    assert named == [f"metadata.annotations[{MODAL}{name}]" for name in ("enable-i6pn", "gpus", "retries")]
     (warning,) = warnings(pod(annotations=written))
     assert f"[{MODAL}timeout]" in warning
 
@@ -149,7 +150,7 @@ def test_unsupported_volumes_of_the_cluster_are_rejected_by_path():
         {"name": "kube-api-access-x", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
     ]
     of = container_config.without_service_account(pod(volumes=volumes))
-    paths = [sentence.split(":")[0] for sentence in unsupported(of).rejected]
+    paths = [sentence.split(":")[0] for sentence in unsupported(of, "modal").rejected]
     assert paths == ["spec.volumes[1].persistentVolumeClaim", "spec.volumes[2].hostPath"]
     assert [volume.name for volume in of.spec.volumes] == ["a", "b", "d"]
 
@@ -157,6 +158,26 @@ def test_unsupported_volumes_of_the_cluster_are_rejected_by_path():
 def test_unsupported_many_annotations_stay_short():
     written = {f"{MODAL}env-{number}": "x" for number in range(500)} | {f"{MODAL}use-modal": "true"}
     written |= {f"{RUNPOD}unknown-{number}": "x" for number in range(500)}
-    found = unsupported(pod(annotations=written))
+    found = unsupported(pod(annotations=written), "modal")
     assert (len(found.rejected), found.rejected[-1]) == (21, "And 480 more.")
     assert len(found.ignored[0]) < 600
+
+
+@pytest.mark.parametrize(
+    ("resources", "cpu", "memory"),
+    [
+        ({}, None, None),
+        ({"limits": {"cpu": "64", "memory": "512Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}}, 64.0, 512 * 2**30),
+        ({"requests": {"cpu": "1500m", "memory": "1Gi"}}, 1.5, 2**30),
+        ({"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}, 2.0, 2**30),
+    ],
+)
+def test_the_size_of_the_machine_is_the_limits_or_else_the_requests(resources, cpu, memory):
+    found = requirements(pod(containers=[{"name": "main", "image": "i", "resources": resources}])).size
+    assert (found.cpu, found.memory) == (cpu, memory)
+
+
+def test_cpu_and_memory_of_container_mode_count_for_the_size_of_the_machine():
+    annotations = {f"{MODAL}use-modal": "true", f"{MODAL}image": "i", f"{MODAL}cpu": "8", f"{MODAL}memory": "1Gi"}
+    found = requirements(container_overrides.apply(pod(annotations=annotations))).size
+    assert (found.cpu, found.memory) == (16.0, 2**30)

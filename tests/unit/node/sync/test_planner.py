@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from skysail.cloud.provider import EVICTED, NO_CAPACITY, Ended, Running
 from skysail.node.sync import status as pod_status
-from skysail.node.sync.planner import CreateSandbox, DeletePod, RemoveSandbox, Start, Stop, plan
+from skysail.node.sync.planner import CreateSandbox, DeletePod, RemoveSandbox, ShowInstance, Start, Stop, plan
 from skysail.node.sync.snapshot import ProbeState, StartBackoff
 from skysail.node.sync.unsupported_fields import UnsupportedFields
 from tests.unit.node.pods import NOW, container, ended, pod, run, running, snapshot, written
@@ -79,6 +79,21 @@ def test_a_start_under_way_is_not_asked_for_again():
     made = plan(snapshot(pod(), starting=frozenset({run()})))
     assert made.steps == ()
     assert state(made.status)["waiting"]["reason"] == "ContainerCreating"
+
+
+def test_plan_image_in_preparation_is_shown_in_the_waiting_state():
+    made = plan(
+        snapshot(pod(), starting=frozenset({run()}), image_progress={"main": "downloaded 1 of 2 large packages"})
+    )
+    message = "preparing its image: downloaded 1 of 2 large packages"
+    assert state(made.status) == {"waiting": {"reason": "ContainerCreating", "message": message}}
+
+
+def test_plan_init_containers_wait_with_the_reason_of_other_kubelets():
+    two = [{"name": name, "image": "x"} for name in ("first", "second")]
+    made = plan(snapshot(pod(initContainers=two)))
+    states = [row["state"]["waiting"]["reason"] for row in made.status["initContainerStatuses"]]
+    assert states == ["PodInitializing", "PodInitializing"]
 
 
 def test_a_refused_start_waits_and_says_why():
@@ -427,3 +442,52 @@ def test_pod_whose_program_names_the_same_reason_is_not_disrupted():
     ran = ended(1, reason=NO_CAPACITY)
     made = plan(snapshot(pod(metadata=CONTROLLED, restartPolicy="Never"), {run(): ran}))
     assert (made.status["phase"], made.status["reason"]) == ("Failed", None)
+
+
+def test_status_image_unreadable_is_a_condition_until_it_is_read():
+    held = {"main": StartBackoff("EntrypointUnknown", "Image x cannot be read: set `command`.", NOW + 5)}
+    shown = plan(snapshot(pod(), waiting=held)).status
+    (condition,) = [row for row in shown["conditions"] if row["type"] == "skysail.dev/Supported"]
+    assert (condition["status"], condition["reason"]) == ("False", "EntrypointUnknown")
+    assert condition["message"] == "Image x cannot be read: set `command`."
+    stored = written(pod(), shown)
+    assert not pod_status.differs(stored, plan(snapshot(stored, waiting=held)).status)
+    (condition,) = [
+        row for row in plan(snapshot(stored)).status["conditions"] if row["type"] == "skysail.dev/Supported"
+    ]
+    assert condition["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("image_id", "shown", "is_written"),
+    [("runpod/abc", {}, True), ("runpod/abc", {"runpod.io/pod-id": "abc"}, False), ("modal.com/sb-1", {}, False)],
+)
+def test_pod_at_runpod_shows_the_id_of_its_instance_once(image_id, shown, is_written):
+    shown_pod = pod()
+    metadata = msgspec.structs.replace(shown_pod.metadata, annotations=shown)
+    snap = snapshot(msgspec.structs.replace(shown_pod, metadata=metadata), {run(): Running(NOW, image_id)})
+    steps = [step for step in plan(snap).steps if isinstance(step, ShowInstance)]
+    assert bool(steps) is is_written
+    if is_written:
+        assert steps == [ShowInstance({"runpod.io/pod-id": "abc"}, {"runpod.io/pod-id": "abc"})]
+
+
+@pytest.mark.parametrize(
+    ("reason", "has_controller", "age", "is_deleted"),
+    [
+        (NO_CAPACITY, True, 1801, True),
+        (NO_CAPACITY, True, 1700, False),
+        (NO_CAPACITY, False, 9999, False),
+        ("Error", True, 9999, False),
+    ],
+)
+def test_replaced_pod_without_capacity_is_deleted_after_a_while(reason, has_controller, age, is_deleted):
+    from datetime import UTC, datetime
+
+    moment = datetime.fromtimestamp(NOW - age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+    status = {"phase": "Failed", "reason": reason, "conditions": [{"type": "Ready", "lastTransitionTime": moment}]}
+    metadata = {"ownerReferences": [owner]} if has_controller else {}
+    planned = plan(snapshot(pod(metadata=metadata, status=status)))
+    assert (DeletePod() in planned.steps) is is_deleted
+    assert (planned.requeue_after is not None) is (reason == NO_CAPACITY and has_controller and not is_deleted)

@@ -190,13 +190,13 @@ def test_only_changed_wishes_are_asked_about():
         assert hook.admit({}, None).denied is None
 
 
-@pytest.mark.parametrize(("fewest", "is_told"), [(None, True), (9, True), (10, False)])
+@pytest.mark.parametrize(("fewest", "is_told"), [(1, True), (9, True), (10, False)])
 def test_servers_that_go_with_their_autoscaler_are_told(fewest, is_told):
     before = deployment(autoscale=True)
     before = msgspec.structs.replace(before, status=msgspec.structs.replace(before.status, replicas=10))
     after = deployment(autoscale=False, minReplicas=fewest)
     found = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(before))
-    told_ = f"Without spec.autoscale, only {fewest or 1} of 10 servers stay"
+    told_ = f"Without spec.autoscale, only {fewest} of 10 servers stay"
     assert (found.denied, any(each.startswith(told_) for each in found.warnings)) == (None, is_told)
     again = admit(MODEL_DEPLOYMENT, TERMS, manifest(after), manifest(after))
     assert again.warnings == ()

@@ -105,6 +105,11 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
             Reason.STARTING,
             "1 of 2 pods run; Worker 1 is starting.",
         ),
+        (
+            {"waiting": "ContainerCreating", "said": "preparing its image: downloaded 12 of 19 large packages"},
+            Reason.STARTING,
+            "Worker 1 is preparing its image: downloaded 12 of 19 large packages.",
+        ),
     ],
 )
 def test_the_obstacle_of_a_pod_is_told(late, reason, message):

@@ -19,6 +19,7 @@ from skysail.kinds.training.progress.report import (
     merge,
     parse,
     parse_log_line,
+    parse_progress_line,
     report,
     to_status,
 )
@@ -253,3 +254,34 @@ def test_reports_that_wait_for_each_other_are_one():
 @pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("1e-3", 0.001), ("nan", None), ("-inf", None), ("", None)])
 def test_metric_number_text_without_finite_number_returns_none(text, value):
     assert Metric(name="loss", value=text).number == value
+
+
+@pytest.mark.parametrize(
+    ("text", "percent"),
+    [
+        ('skysail-progress {"trainerStatus": {"progressPercentage": 42}}', 42),
+        ('INFO: skysail-progress {"trainerStatus": {"progressPercentage": 7}}', 7),
+        ('skysail-progress {"progressPercentage": 9}', 9),
+        ("noskysail-progress {}", None),
+        ("another line", None),
+    ],
+)
+def test_a_printed_line_is_a_report_in_trainers_words(text, percent):
+    body = parse_progress_line(text)
+    assert (body and body.trainer_status and body.trainer_status.progress_percentage) == percent
+
+
+@pytest.mark.parametrize(
+    "text", ["skysail-progress", "skysail-progress {", 'skysail-progress {"a": 1}', "skysail-progress []"]
+)
+def test_a_malformed_line_is_said(text):
+    if text == "skysail-progress":
+        assert parse_progress_line(text) is None
+        return
+    with pytest.raises(InvalidReport):
+        parse_progress_line(text)
+
+
+def test_a_checkpoint_at_a_cloud_names_the_cloud_and_no_claim():
+    saved = to_status(job(checkpointDir="/c"), SavedCheckpoint(path="/c/1", step=1), AT, "modal")
+    assert (saved.provider, saved.claim_name) == ("modal", None)

@@ -132,7 +132,7 @@ async def test_a_quick_model_is_run_without_a_thread_once_that_is_known():
         work(1, width=2),
         InferenceInput(work(1).arrays, 1),
     ):
-        await asyncio.wait([asked(queue, each, stays)])
+        await asyncio.gather(asked(queue, each, stays), return_exceptions=True)
     assert where == ["inference", "inference", *["MainThread"] * 3, "inference", "MainThread", "inference"]
     queue.close()
 

@@ -1,0 +1,273 @@
+"""Pods at Modal on the real control plane: the SDK in the operator, and the stand-in in place of the service."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from skysail.app import stand_ins
+from skysail.cloud.modal.stand_in.faults import Fault
+from skysail.cloud.simulated import billing
+from skysail.cloud.simulated.ledger import Row
+from skysail.local import addresses
+from skysail.local.control_plane.flags import Component
+from tests.support.clouds import at, claims, let_go
+from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.cluster import Cluster
+    from tests.support.kubectl import Manifest
+
+NODE = "modal.com"
+SAMPLES = Path(__file__).parents[2] / "config" / "samples"
+POLITE = "trap 'echo farewell; exit 9' TERM; echo ahoy; while :; do sleep 0.05; done"
+
+
+def flags(cluster: Cluster) -> tuple[str, ...]:
+    home = cluster.home
+    return (
+        f"--node-address={addresses.CLUSTER_IP}",
+        f"--node-certificate={home.pki / 'node.crt'}",
+        f"--node-key={home.pki / 'node.key'}",
+        f"--data-dir={home.root / 'clouds'}",
+    )
+
+
+def is_node_ready(cluster: Cluster) -> bool:
+    ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    return cluster.kubectl("get", "node", NODE, "-o", ready).stdout == "True"
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Iterator[Cluster]:
+    """An operator that gets its token from a Secret, after it has started without an account."""
+    cluster.start_agent()
+    env = dict(stand_ins.environment(cluster.home, "modal"))
+    token_id, token_secret = env.pop("MODAL_TOKEN_ID"), env.pop("MODAL_TOKEN_SECRET")
+    cluster.start_operator(flags=flags(cluster), env=env, restart=True)
+    assert cluster.kubectl("get", "node", NODE).returncode != 0
+    asking = pod("asks", "true")
+    asking["metadata"]["annotations"] = {"modal-operator.io/offload": "true"}
+    with fresh_namespace(cluster) as name:
+        cluster.until_asking()
+        apply(cluster, name, asking)
+        cluster.until(lambda: "NoAccount" in json.dumps(get(cluster, name, "pod", "asks")["status"]), "NoAccount")
+        ok(
+            cluster,
+            "create",
+            "secret",
+            "generic",
+            "modal-token",
+            "-n",
+            "skysail-system",
+            f"--from-literal=token-id={token_id}",
+            f"--from-literal=token-secret={token_secret}",
+        )
+        cluster.until(lambda: is_node_ready(cluster), "node modal.com to be ready")
+    yield cluster
+    cluster.stop("operator")
+    cluster.remove_agent()
+    ok(cluster, "delete", "node", NODE, "--ignore-not-found")
+    ok(cluster, "delete", "secret", "modal-token", "-n", "skysail-system")
+
+
+@pytest.fixture
+def namespace(node: Cluster) -> Iterator[str]:
+    """After each test: no claim was billed twice at once, and nothing is left."""
+    with fresh_namespace(node) as name:
+        yield name
+        let_go(node, name)
+        node.until(lambda: claims(node, name) == [], f"the claims of {name} to be gone")
+        assert billing.max_concurrent(rows(node)) <= 1
+        assert [row for row in billing.billable(rows(node)) if name in row.note] == []
+
+
+def rows(node: Cluster) -> list[Row]:
+    whole, _, _ = stand_ins.ledger_file(node.home, "modal").read_bytes().rpartition(b"\n")
+    return msgspec.json.Decoder(Row).decode_lines(whole)
+
+
+def inject(node: Cluster, *faults: Fault) -> None:
+    path = stand_ins.faults_file(node.home, "modal")
+    partial = path.with_suffix(".new")
+    partial.write_bytes(msgspec.json.encode(faults))
+    partial.replace(path)
+
+
+def modal_pod(name: str, *command: str, **options: object) -> Manifest:
+    return at("modal", pod(name, *command, **options))
+
+
+def end_of(shown: Manifest) -> Manifest:
+    return shown["containerStatuses"][0]["state"]["terminated"]
+
+
+def events(node: Cluster, namespace: str, name: str) -> set[str]:
+    selector = f"--field-selector=involvedObject.name={name}"
+    return {event["reason"] for event in get(node, namespace, "events", selector)["items"]}
+
+
+def test_container_mode_sample_prints_its_line_and_shows_what_runs(node, namespace):
+    ok(node, "apply", "-n", namespace, "-f", str(SAMPLES / "v1_pod_modal-container.yaml"))
+    # The pod has the restart policy Always, so it is launched again and again.
+    node.until(
+        lambda: "modal.com/sb-" in json.dumps(get(node, namespace, "pod", "modal-container")["status"]), "an imageID"
+    )
+    node.until(
+        lambda: "Hello from Modal!\n" in node.kubectl("logs", "modal-container", "-n", namespace).stdout, "its line"
+    )
+    claim = next(claim for claim in claims(node, namespace) if claim["status"].get("instanceId"))
+    # 0.59 for the T4, one core, half a GiB.
+    assert claim["status"]["usdPerHour"] == pytest.approx(0.59 + 0.1419 + 0.012)
+    key = "modal-operator.io/function-id"
+    node.until(
+        lambda: key in get(node, namespace, "pod", "modal-container")["metadata"]["annotations"], "the annotations"
+    )
+    found = get(node, namespace, "pod", "modal-container")
+    assert found["spec"]["nodeName"] == NODE
+    annotations = found["metadata"]["annotations"]
+    assert annotations[key].startswith("sb-")
+    assert annotations["modal-operator.io/app-id"].startswith("ap-")
+    assert annotations["modal-operator.io/app-id"] in annotations["modal-operator.io/log-url"]
+    wanted = {"ImagePreparing", "WaitingForCapacity", "Launching", "Launched", "Started", "Terminated"}
+    node.until(lambda: wanted <= events(node, namespace, "modal-container"), "events of every step")
+    described = ok(node, "describe", "pod", "modal-container", "-n", namespace)
+    assert "WaitingForCapacity" in described
+
+
+def test_gpu_sample_without_a_command_waits_for_its_entry_point_and_costs_nothing(node, namespace):
+    """The image of the sample is in a registry that this machine cannot reach."""
+    ok(node, "apply", "-n", namespace, "-f", str(SAMPLES / "v1_pod_gpu-training.yaml"))
+    node.until(
+        lambda: "EntrypointUnknown" in json.dumps(get(node, namespace, "pod", "gpu-training")["status"]),
+        "EntrypointUnknown",
+    )
+    assert claims(node, namespace) == []
+
+
+def test_nonce_and_exit_code_come_back_and_the_secret_is_nowhere(node, namespace):
+    canary = secrets.token_hex(16)
+    ok(node, "create", "secret", "generic", "s", f"--from-literal=nonce={canary}", "-n", namespace)
+    env = [{"name": "NONCE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "nonce"}}}]
+    script = 'printf %s "$NONCE" | sha256sum; cat /etc/s/nonce | sha256sum; printf "\\377\\n"; exit 37'
+    container = {"env": env, "volumeMounts": [{"name": "s", "mountPath": "/etc/s"}]}
+    volumes = [{"name": "s", "secret": {"secretName": "s"}}]
+    apply(node, namespace, modal_pod("p", "sh", "-c", script, container=container, volumes=volumes))
+    shown = until_phase(node, namespace, "p", "Failed")
+    assert (end_of(shown)["exitCode"], end_of(shown)["reason"]) == (37, "Error")
+    digest = hashlib.sha256(canary.encode()).hexdigest()
+    command = [*node.binaries.commands[Component.KUBECTL], "logs", "p", "-n", namespace]
+    env_ = {**os.environ, "KUBECONFIG": str(node.kubeconfig)}
+    log = subprocess.run(command, env=env_, capture_output=True, check=True).stdout
+    assert log == f"{digest}  -\n".encode() * 2 + b"\xff\n"
+    seen = node.log("operator") + ok(node, "get", "events,cloudinstances", "-A", "-o", "json")
+    seen += json.dumps(get(node, namespace, "pod", "p")) + stand_ins.ledger_file(node.home, "modal").read_text()
+    assert canary not in seen
+    assert stand_ins.environment(node.home, "modal")["MODAL_TOKEN_SECRET"] not in seen
+
+
+def test_twenty_thousand_lines_through_cut_streams_arrive_once(node, namespace):
+    script = "for i in $(seq 1 20); do seq $(( (i - 1) * 1000 + 1 )) $(( i * 1000 )); sleep 0.2; done"
+    apply(node, namespace, modal_pod("p", "sh", "-c", script))
+    until_phase(node, namespace, "p", "Running")
+    inject(node, *(Fault(rpc="SandboxWaitV2", kind="cut", skip=skip) for skip in (0, 1, 2)))
+    following = subprocess.Popen(
+        [*node.binaries.commands[Component.KUBECTL], "logs", "-f", "p", "-n", namespace],
+        env={**os.environ, "KUBECONFIG": str(node.kubeconfig)},
+        stdout=subprocess.PIPE,
+    )
+    followed, _ = following.communicate(timeout=600)
+    inject(node)
+    want = "".join(f"{number}\n" for number in range(1, 20_001))
+    until_phase(node, namespace, "p", "Succeeded")
+    assert followed.decode() == want
+    assert ok(node, "logs", "p", "-n", namespace) == want
+
+
+def test_exec_cp_port_forward_and_a_polite_deletion(node, namespace, tmp_path):
+    server = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')"
+    script = f'echo ahoy > /tmp/hello; cd /tmp; exec python3 -c "{server}"'
+    apply(node, namespace, modal_pod("p", "sh", "-c", script, container={"image": "python:3.11-slim"}))
+    until_phase(node, namespace, "p", "Running")
+    nonce = secrets.token_hex(8)
+    assert ok(node, "exec", "p", "-n", namespace, "--", "sh", "-c", f"echo {nonce}") == f"{nonce}\n"
+    done = node.kubectl("exec", "p", "-n", namespace, "--", "sh", "-c", "exit 7")
+    assert done.returncode == 7
+    assert ok(node, "exec", "-i", "p", "-n", namespace, "--", "cat", stdin=nonce) == nonce
+    node.until(lambda: _fetched(node, namespace) == "ahoy\n", "port-forward to answer")
+    copied = tmp_path / "hello"
+    ok(node, "cp", f"{namespace}/p:/tmp/hello", str(copied))
+    assert copied.read_text() == "ahoy\n"
+    apply(node, namespace, modal_pod("polite", "sh", "-c", POLITE))
+    node.until(lambda: "ahoy" in node.kubectl("logs", "polite", "-n", namespace).stdout, "the program to listen")
+    (claim,) = [claim for claim in claims(node, namespace) if claim["spec"]["owner"]["name"] == "polite"]
+    ok(node, "delete", "pod", "polite", "-n", namespace, TIMEOUT)
+    sandbox = claim["status"]["instanceId"]
+    node.until(lambda: any(row.instance == sandbox and row.verb == "ended" for row in rows(node)), "the sandbox to end")
+
+
+def _fetched(node: Cluster, namespace: str) -> str:
+    command = [*node.binaries.commands[Component.KUBECTL], "port-forward", "pod/p", ":8000", "-n", namespace]
+    env = {**os.environ, "KUBECONFIG": str(node.kubeconfig)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as forward:
+        try:
+            assert forward.stdout is not None
+            port = forward.stdout.readline().split(":")[1].split()[0]
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/hello", timeout=30) as reply,
+            ):
+                return reply.read().decode()
+            return ""
+        finally:
+            forward.terminate()
+
+
+def test_outage_of_modal_leaves_the_operator_ready(node, namespace):
+    apply(node, namespace, modal_pod("p", "sleep", "1000"))
+    until_phase(node, namespace, "p", "Running")
+    inject(node, Fault(rpc="*", kind="unavailable", times=None))
+    node.until(lambda: node.get("/readyz/modal")[0] == 503, "the outage to be reported")
+    assert node.get("/readyz")[0] == 200
+    condition = "jsonpath={.status.conditions[?(@.type=='CloudReachable')].status}"
+    node.until(lambda: ok(node, "get", "node", NODE, "-o", condition) == "False", "the node condition")
+    inject(node)
+    node.until(lambda: node.get("/readyz/modal")[0] == 200, "the end of the outage")
+    assert until_phase(node, namespace, "p", "Running")["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_metrics_have_the_names_and_labels_of_the_modal_operator(node, namespace):
+    apply(node, namespace, modal_pod("p", "true"))
+    until_phase(node, namespace, "p", "Succeeded")
+    node.until(
+        lambda: 'modal_jobs_total{gpu_type="none",replicas="1",status="completed"}' in node.get("/metrics")[1],
+        "the metric",
+    )
+    text = node.get("/metrics")[1]
+    assert 'modal_jobs_total{gpu_type="none",replicas="1",status="created"}' in text
+    assert 'modal_job_duration_seconds_bucket{gpu_type="none",le="300.0",status="completed"}' in text
+    assert 'modal_cost_estimate_usd{gpu_type="none",job_name="' in text
+
+
+def test_operator_killed_while_a_pod_runs_adopts_its_sandbox(node, namespace):
+    apply(node, namespace, modal_pod("p", "sh", "-c", "echo before; sleep 5; echo after; exit 3"))
+    until_phase(node, namespace, "p", "Running")
+    node.signal("operator")
+    node.until(lambda: node.unit("operator").restarts > 0, "the operator to be restarted")
+    shown = until_phase(node, namespace, "p", "Failed")
+    assert end_of(shown)["exitCode"] == 3
+    assert ok(node, "logs", "p", "-n", namespace) == "before\nafter\n"
+    (claim,) = claims(node, namespace)
+    assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1

@@ -1,0 +1,400 @@
+"""RunPod's account on the real plane, against the stand-in: pods run, end and are paid once, by its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import yaml
+
+from skysail.app import manifests, stand_ins
+from skysail.cloud.runpod.stand_in.faults import Fault
+from skysail.cloud.simulated import billing
+from skysail.cloud.simulated.ledger import Row
+from skysail.local import addresses
+from tests.support import registry as registry_server
+from tests.support.clouds import NODES, claims, flags, let_go
+from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.cluster import Cluster
+    from tests.support.registry import Registry
+
+Manifest = dict[str, Any]
+
+NODE = NODES["runpod"]
+# Small limits: Modal bills CPU and memory besides the GPU, and its price must be below the caps.
+GPU = {"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "500m", "memory": "256Mi"}}}
+ASK = {"runpod.io/offload": "true"}
+REGISTRY_PORT = 5055
+CHEAPEST = {"skysail.dev/offload": "cheapest", "runpod.io/max-price": "1"}
+SAMPLE = Path(__file__).parents[2] / "config" / "samples" / "batch_v1_job.yaml"
+POLITE = "trap 'echo farewell; exit 0' TERM; echo ahoy; while :; do sleep 0.05; done"
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Iterator[Cluster]:
+    cluster.start_agent()
+    env = {
+        **stand_ins.environment(cluster.home, "runpod"),
+        **stand_ins.environment(cluster.home, "modal"),
+        "SKYSAIL_ALLOWED_REGISTRIES": f"http://{addresses.CLUSTER_IP}:{REGISTRY_PORT}",
+        "SKYSAIL_LAUNCHES_PER_NAMESPACE": "1000",
+        "SKYSAIL_AUTOSCALER_WAIT_SECONDS": "1",
+        "SKYSAIL_MAX_PENDING_SECONDS": "1",
+        "SKYSAIL_MAX_GPU_PRICE": "1",  # the cheapest GPU of Modal costs more than the default
+    }
+    cluster.start_operator(flags=flags(cluster), env=env, restart=True)
+    ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    cluster.until(lambda: cluster.kubectl("get", "node", NODE, "-o", ready).stdout == "True", "the node to be ready")
+    cluster.until_asking()
+    apply(cluster, "default", manifests.default_policy())
+    yield cluster
+    cluster.end_operator()
+    cluster.remove_agent()
+    ok(cluster, "delete", "node", *NODES.values(), "--ignore-not-found")
+    ok(cluster, "delete", "mutatingwebhookconfiguration", "skysail", "--ignore-not-found")
+
+
+class Books:
+    """Ledger of the stand-in."""
+
+    def __init__(self, node: Cluster) -> None:
+        self._node = node
+        self.id = get(node, "default", "namespace", "kube-system")["metadata"]["uid"]
+
+    def rows(self) -> list[Row]:
+        path = stand_ins.ledger_file(self._node.home, "runpod")
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        return msgspec.json.Decoder(Row).decode_lines(whole)
+
+    def launches(self, pod_uid: str) -> int:
+        return sum(row.verb == "create" and row.claim.startswith(pod_uid) for row in self.rows())
+
+    def billed(self) -> set[str]:
+        return {row.claim for row in billing.billable(self.rows())}
+
+    def check(self) -> None:
+        rows = self.rows()
+        assert billing.max_concurrent(rows) <= 1, "a claim was billed twice at once"
+        assert billing.foreign_instances_touched(rows, cluster=self.id) == ()
+
+
+@pytest.fixture(scope="module")
+def books(node: Cluster) -> Books:
+    return Books(node)
+
+
+@pytest.fixture
+def namespace(node: Cluster, books: Books) -> Iterator[str]:
+    """After each test nothing was paid twice, and nothing is left at RunPod."""
+    with fresh_namespace(node) as name:
+        yield name
+        faults(node)
+        let_go(node, name)
+        node.until(lambda: claims(node, name) == [], f"the claims of {name} to be gone")
+        books.check()
+        assert not books.billed()
+
+
+def faults(node: Cluster, *script: Fault) -> None:
+    path = stand_ins.faults_file(node.home, "runpod")
+    path.write_bytes(msgspec.json.encode(list(script)))
+
+
+def gpu_pod(name: str, *command: str, **spec: Any) -> Manifest:
+    manifest = pod(name, *command, container=GPU, **spec)
+    manifest["metadata"]["annotations"] = dict(ASK)
+    return manifest
+
+
+def job(name: str, script: str, annotations: dict[str, str] = ASK, **spec: Any) -> Manifest:
+    template = {"spec": pod("", "sh", "-c", script, container=GPU)["spec"]}
+    metadata = {"name": name, "annotations": annotations}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template, **spec}}
+
+
+def pods_of(node: Cluster, namespace: str, name: str) -> list[Manifest]:
+    found: list[Manifest] = get(node, namespace, "pods", "-l", f"job-name={name}")["items"]
+    return found
+
+
+def until_succeeded(node: Cluster, namespace: str, name: str, count: int = 1) -> None:
+    node.until(lambda: get(node, namespace, "job", name)["status"].get("succeeded") == count, f"Job {name} to succeed")
+
+
+def uid(node: Cluster, namespace: str, name: str) -> str:
+    return get(node, namespace, "pod", name)["metadata"]["uid"]
+
+
+def test_nonce_and_exit_code_come_back_and_secrets_stay_out_of_the_claim(node, namespace, books):
+    nonce = secrets.token_hex(16)
+    ok(node, "create", "secret", "generic", "s", f"--from-literal=nonce={nonce}", "-n", namespace)
+    manifest = gpu_pod("p", "sh", "-c", 'printf %s "$NONCE" | sha256sum; cat /etc/s/nonce | sha256sum; exit 37')
+    container = manifest["spec"]["containers"][0]
+    container["env"] = [{"name": "NONCE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "nonce"}}}]
+    container["volumeMounts"] = [{"name": "s", "mountPath": "/etc/s"}]
+    manifest["spec"]["volumes"] = [{"name": "s", "secret": {"secretName": "s"}}]
+    apply(node, namespace, manifest)
+    shown = until_phase(node, namespace, "p", "Failed")
+    end = shown["containerStatuses"][0]["state"]["terminated"]
+    assert (end["exitCode"], end["reason"]) == (37, "Error")
+    found = get(node, namespace, "pod", "p")
+    assert found["spec"]["nodeName"] == NODE
+    digest = hashlib.sha256(nonce.encode()).hexdigest()
+    assert [line.split()[0] for line in ok(node, "logs", "p", "-n", namespace).splitlines()] == [digest, digest]
+    (claim,) = claims(node, namespace)
+    assert end["containerID"] or claim["status"]["instanceId"]
+    assert nonce not in json.dumps(claim)
+    events = ok(node, "get", "events", "-n", namespace, "-o", "json")
+    assert nonce not in events + json.dumps(found["status"])
+    assert nonce not in stand_ins.ledger_file(node.home, "runpod").read_text()
+    assert books.launches(found["metadata"]["uid"]) == 1
+
+
+def test_job_of_the_sample_runs_by_force_and_is_annotated(node, namespace, books):
+    sample = yaml.safe_load(SAMPLE.read_text())
+    container = sample["spec"]["template"]["spec"]["containers"][0]
+    container |= {"image": "busybox:1.36", "command": ["sh", "-c", "echo ahoy"]}
+    apply(node, namespace, sample)
+    until_succeeded(node, namespace, "my-gpu-job")
+    (made,) = pods_of(node, namespace, "my-gpu-job")
+    (claim,) = claims(node, namespace)
+    assert made["spec"]["nodeName"] == NODE
+    assert ok(node, "logs", made["metadata"]["name"], "-n", namespace) == "ahoy\n"
+    annotations = get(node, namespace, "job", "my-gpu-job")["metadata"]["annotations"]
+    assert annotations["runpod.io/offloaded"] == "true"
+    assert annotations["runpod.io/pod-id"] == claim["status"]["instanceId"]
+    assert annotations["runpod.io/cost-per-hr"] == "0.250000"
+    managed = get(node, namespace, "pods", "-l", "runpod.io/managed=true")["items"]
+    assert [row["metadata"]["name"] for row in managed] == [made["metadata"]["name"]]
+    assert made["metadata"]["annotations"]["runpod.io/pod-id"] == claim["status"]["instanceId"]
+    assert made["metadata"]["labels"]["runpod.io/pod-id"] == claim["status"]["instanceId"]
+
+
+@contextlib.contextmanager
+def inside(node: Cluster, registry: Registry) -> Iterator[str]:
+    """Forward a port of the cluster to the registry. Yields the registry's host as the operator reaches it."""
+
+    def pipe(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError), source:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", int(registry.host.rpartition(":")[2])))
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=pipe, args=ends, daemon=True).start()
+
+    listener = node.listen(REGISTRY_PORT)
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"{addresses.CLUSTER_IP}:{REGISTRY_PORT}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def test_sample_without_a_command_runs_the_entrypoint_of_its_image(node, namespace, books):
+    nonce = secrets.token_hex(8)
+    with registry_server.running() as registry, inside(node, registry) as host:
+        registry.push("busybox", "1.36", registry_server.image({"Entrypoint": ["sh", "-c"], "Cmd": [f"echo {nonce}"]}))
+        sample = yaml.safe_load(SAMPLE.read_text())
+        sample["spec"]["template"]["spec"]["containers"][0]["image"] = f"{host}/busybox:1.36"
+        apply(node, namespace, sample)
+        until_succeeded(node, namespace, "my-gpu-job")
+    (made,) = pods_of(node, namespace, "my-gpu-job")
+    assert ok(node, "logs", made["metadata"]["name"], "-n", namespace).strip() == nonce
+    assert books.launches(made["metadata"]["uid"]) == 1
+
+
+def test_job_without_capacity_at_runpod_goes_on_at_modal(node, namespace, books):
+    faults(node, Fault(what="no-capacity", on="create"))
+    apply(node, namespace, job("j", "echo ahoy", CHEAPEST))
+    until_succeeded(node, namespace, "j")
+    ended = [row for row in pods_of(node, namespace, "j") if row["status"]["phase"] == "Succeeded"]
+    assert [row["spec"]["nodeName"] for row in ended] == [NODES["modal"]]
+    assert not books.billed()
+
+
+@pytest.mark.on_demand
+def test_pod_goes_to_modal_if_runpod_has_no_stock(node, namespace):
+    manifest = gpu_pod("p", "sh", "-c", "echo ahoy")
+    manifest["metadata"]["annotations"] = CHEAPEST
+    faults(node, Fault(what="sold-out", on="catalogue"))
+    restart(node)
+    try:
+        apply(node, namespace, manifest)
+        until_phase(node, namespace, "p", "Succeeded")
+        assert get(node, namespace, "pod", "p")["spec"]["nodeName"] == NODES["modal"]
+    finally:
+        faults(node)
+        restart(node)
+
+
+def restart(node: Cluster) -> None:
+    """Kill the operator, which is started again and reads all offers."""
+    before = node.unit("operator").restarts
+    node.signal("operator")
+    node.until(lambda: node.unit("operator").restarts > before, "the operator to be started again")
+    node.until_asking()
+
+
+def test_managed_job_goes_after_waiting(node, namespace):
+    apply(node, namespace, job("j", "echo ahoy", {"runpod.io/managed": "true"}))
+    until_succeeded(node, namespace, "j")
+    (made,) = pods_of(node, namespace, "j")
+    assert made["spec"]["nodeName"] == NODE
+
+
+def test_parallel_job_pays_once_for_each_pod(node, namespace, books):
+    indexed = {"completionMode": "Indexed", "completions": 3, "parallelism": 3}
+    apply(node, namespace, job("j", "echo $JOB_COMPLETION_INDEX; sleep 15", **indexed))
+
+    def ids() -> list[str]:
+        return get(node, namespace, "job", "j")["metadata"]["annotations"].get("runpod.io/pod-id", "").split(",")
+
+    node.until(lambda: len(ids()) == 3, "the Job to name its three pods")
+    until_succeeded(node, namespace, "j", 3)
+    found = pods_of(node, namespace, "j")
+    assert {books.launches(row["metadata"]["uid"]) for row in found} == {1}
+    printed = ok(node, "logs", "-l", "job-name=j", "-n", namespace, "--tail=-1")
+    assert sorted(printed.split()) == ["0", "1", "2"]
+
+
+@pytest.mark.on_demand
+def test_failed_job_is_retried_and_paid_for_each_try(node, namespace, books):
+    apply(node, namespace, job("j", "exit 37", backoffLimit=1))
+    until_condition(node, namespace, "job/j", "Failed")
+    found = pods_of(node, namespace, "j")
+    assert len(found) == 2
+    assert {books.launches(row["metadata"]["uid"]) for row in found} == {1}
+
+
+def test_all_lines_arrive_through_cut_streams(node, namespace):
+    faults(node, *(Fault(what="cut", on="logs", at=number, lines=3000) for number in (1, 2, 3, 4)))
+    apply(node, namespace, gpu_pod("p", "sh", "-c", "seq 1 20000"))
+    until_phase(node, namespace, "p", "Succeeded")
+    printed = ok(node, "logs", "p", "-n", namespace, "--tail=-1")
+    assert printed.split() == [str(number) for number in range(1, 20001)]
+
+
+def test_deleted_pod_may_end_in_its_own_time(node, namespace, books):
+    apply(node, namespace, gpu_pod("p", "sh", "-c", POLITE, terminationGracePeriodSeconds=60))
+    until_condition(node, namespace, "pod/p", "Ready")
+    node.until(lambda: "ahoy" in ok(node, "logs", "p", "-n", namespace), "the program to listen")
+    assert ok(node, "exec", "p", "-n", namespace, "--", "echo", "here") == "here\n"
+    refused = node.kubectl("exec", "-i", "p", "-n", namespace, "--", "cat", stdin="x")
+    assert "leave out -i" in refused.stderr
+    ok(node, "delete", "pod", "p", "-n", namespace, TIMEOUT)
+    assert not books.billed()
+
+
+@pytest.mark.on_demand
+def test_pod_deleted_while_it_starts_leaves_nothing(node, namespace, books):
+    apply(node, namespace, gpu_pod("p", "sleep", "1000"))
+    node.until(lambda: bool(claims(node, namespace)), "the claim")
+    ok(node, "delete", "pod", "p", "-n", namespace, "--grace-period=0", "--force")
+    node.until(lambda: claims(node, namespace) == [], "the claim to be gone")
+    assert not books.billed()
+
+
+_MORE_FAULTS = ("malformed-done", "timeout-done", "late", "hidden", "429")
+
+
+@pytest.mark.parametrize(
+    "what", ["500-done", *(pytest.param(what, marks=pytest.mark.on_demand) for what in _MORE_FAULTS)]
+)
+def test_create_with_a_fault_pays_once(node, namespace, books, what):
+    """Answers that are lost or late, pods that the service does not show yet, and a service that is busy."""
+    faults(node, Fault(what=what, on="create", at=1, seconds=8.0 if what != "timeout-done" else 1.0))
+    apply(node, namespace, gpu_pod("p", "sh", "-c", "echo ahoy"))
+    until_phase(node, namespace, "p", "Succeeded")
+    assert books.launches(uid(node, namespace, "p")) == 1
+
+
+@pytest.mark.on_demand
+def test_empty_and_partial_lists_end_nothing(node, namespace, books):
+    apply(node, namespace, gpu_pod("p", "sh", "-c", "echo ahoy; sleep 1000"))
+    until_condition(node, namespace, "pod/p", "Ready")
+    lies = (Fault(what="empty", on="list", at=number) for number in range(1, 4))
+    faults(node, *lies, Fault(what="500", on="list", at=4), Fault(what="partial", on="list", at=5))
+    asked = (row for row in iter(lambda: claims(node, namespace)[0], None))
+    health = "jsonpath={.status.conditions[?(@.type=='CloudReachable')].status}"
+    node.until(lambda: node.kubectl("get", "node", NODE, "-o", health).stdout != "True", "the lie to be noticed")
+    node.until(lambda: node.kubectl("get", "node", NODE, "-o", health).stdout == "True", "the service to answer again")
+    assert next(asked)["status"]["state"] == "Running"
+    assert get(node, namespace, "pod", "p")["status"]["phase"] == "Running"
+    assert books.launches(uid(node, namespace, "p")) == 1
+
+
+@pytest.mark.on_demand
+def test_sold_out_candidate_is_followed_by_the_next(node, namespace, books):
+    faults(node, *(Fault(what="no-capacity", on="create", at=number) for number in (1, 2, 3)))
+    apply(node, namespace, gpu_pod("p", "sh", "-c", "echo ahoy"))
+    until_phase(node, namespace, "p", "Succeeded")
+    (claim,) = claims(node, namespace)
+    assert claim["status"]["candidate"] == 3
+    assert "no longer any instances" in claim["status"]["refusedCandidates"][0]["message"]
+    assert books.launches(uid(node, namespace, "p")) == 1
+
+
+def test_pod_that_is_billed_above_the_cap_is_deleted_and_the_next_is_tried(node, namespace, books):
+    faults(node, Fault(what="dear", on="create", at=1))
+    manifest = gpu_pod("p", "sh", "-c", "sleep 3; echo ahoy")
+    manifest["metadata"]["annotations"]["runpod.io/max-price"] = "0.3"
+    apply(node, namespace, manifest)
+    until_phase(node, namespace, "p", "Succeeded")
+    rows = [row for row in books.rows() if row.verb == "create" and row.claim.startswith(uid(node, namespace, "p"))]
+    assert [row.usd for row in rows] == [0.5, 0.25]
+
+
+@pytest.mark.on_demand
+def test_suspended_job_ends_its_pods(node, namespace, books):
+    apply(node, namespace, job("j", "sleep 1000"))
+    node.until(lambda: bool(books.billed()), "the pod to be billed")
+    ok(node, "patch", "job", "j", "-n", namespace, "-p", '{"spec": {"suspend": true}}')
+    node.until(lambda: not books.billed(), "the pod to be deleted")
+
+
+def test_deleted_job_ends_its_pods(node, namespace, books):
+    apply(node, namespace, job("j", "sleep 1000"))
+    node.until(lambda: bool(books.billed()), "the pod to be billed")
+    ok(node, "delete", "job", "j", "-n", namespace, TIMEOUT)
+    node.until(lambda: not books.billed(), "the pod to be deleted")
+
+
+def test_jobs_beyond_the_threshold_go_at_once(node, namespace):
+    """More than one waits, which is the default threshold."""
+    for name in ("one", "two"):
+        apply(node, namespace, job(name, "echo ahoy", {"runpod.io/managed": "true"}))
+    for name in ("one", "two"):
+        until_succeeded(node, namespace, name)
+        (made,) = pods_of(node, namespace, name)
+        assert made["spec"]["nodeName"] == NODE
+
+
+def test_object_of_the_account_needs_a_policy(node, namespace, books):
+    manifest = gpu_pod("p", "true")
+    manifest["metadata"]["annotations"]["runpod.io/templateId"] = "t1"
+    apply(node, namespace, manifest)
+    message = "jsonpath={.status.conditions[*].message}"
+    node.until(
+        lambda: "spec.accountObjects" in node.kubectl("get", "pod", "p", "-n", namespace, "-o", message).stdout,
+        "the pod to say what to allow",
+    )
+    assert books.launches(uid(node, namespace, "p")) == 0

@@ -1,0 +1,151 @@
+"""Each cloud gets the account that its credentials and the settings allow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from skysail.app import accounts, credentials
+from skysail.app.accounts import Accounts, RealCloud, is_simulated
+from skysail.app.credentials import CredentialFields, CredentialReader
+from skysail.base.settings import Settings
+from skysail.cloud.simulated.account import SimulatedAccount
+from skysail.cloud.simulated.http.client import RemoteAccount
+from skysail.kube.client.errors import KubeError, NotFound
+from tests.support import virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FIELDS = CredentialFields(secret="token", keys={"key": ("api-key",)}, variables={"key": ("CLOUD_KEY",)})
+
+
+class Account:
+    """A real account that remembers its credentials."""
+
+    account = "workspace/default"
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = [dict(given)]
+        self.is_closed = False
+
+    def set_credentials(self, given: Mapping[str, str]) -> None:
+        self.given.append(dict(given))
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Secrets:
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] | None = None
+        self.is_down = False
+
+    async def get(self, _resource: Any, _namespace: str, _name: str, kind: type[Any]) -> Any:
+        if self.is_down:
+            raise KubeError("timeout")
+        if self.data is None:
+            raise NotFound(404, "NotFound", "no such secret")
+        return msgspec.convert({"data": self.data}, kind)
+
+
+@pytest.fixture(autouse=True)
+def real_modal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only Modal can be real in these tests."""
+    modal = RealCloud(fields=lambda _: FIELDS, open=lambda _settings, given, _cluster: Account(given))
+    monkeypatch.setattr(accounts, "REAL_CLOUDS", {"modal": modal})
+
+
+def settings(folder: Path, **given: Any) -> Settings:
+    (folder / "token").write_text("t")
+    return Settings(data_dir=str(folder), simulated_cloud_token_file=str(folder / "token"), **given)
+
+
+def opener(found: Settings, secrets: Secrets, **variables: str) -> Accounts:
+    return Accounts(found, CredentialReader(secrets, "ours", variables), "cluster")  # type: ignore[arg-type]
+
+
+async def opened(found: Settings, secrets: Secrets, **variables: str) -> dict[str, Any]:
+    made = opener(found, secrets, **variables)
+    await made.open()
+    kept = dict(made.by_name)
+    await made.close()
+    return kept
+
+
+async def test_cloud_with_credentials_is_real_and_the_other_one_is_simulated(tmp_path):
+    found = await opened(settings(tmp_path, simulated_cloud_url=str(tmp_path / "s")), Secrets(), CLOUD_KEY="k")
+    assert found["modal"].given == [{"key": "k"}]
+    assert not is_simulated(found["modal"])
+    assert isinstance(found["runpod"], RemoteAccount)
+    assert is_simulated(found["runpod"])
+
+
+async def test_cloud_without_credentials_has_no_account_in_a_cluster(tmp_path):
+    assert await opened(settings(tmp_path), Secrets()) == {}
+
+
+async def test_mock_mode_wins_over_credentials(tmp_path):
+    found = await opened(settings(tmp_path, mock_clouds=True), Secrets(), CLOUD_KEY="k")
+    assert set(found) == {"modal", "runpod"}
+    assert all(isinstance(account, SimulatedAccount) and is_simulated(account) for account in found.values())
+
+
+def test_first_credentials_end_the_process_and_later_ones_go_to_the_account(tmp_path):
+    async def run() -> None:
+        secrets = Secrets()
+        without = opener(settings(tmp_path), secrets)
+        await without.open()
+        following = asyncio.ensure_future(without.run())
+        await asyncio.sleep(10 * credentials._POLL_SECONDS)
+        assert not following.done()
+        secrets.data = {"api-key": b"one"}
+        await following
+        account = await _follow(tmp_path, secrets)
+        assert account.given == [{"key": "one"}, {"key": "two"}]
+
+    virtual_time.run(run())
+
+
+async def _follow(tmp_path: Path, secrets: Secrets) -> Account:
+    made = opener(settings(tmp_path), secrets)
+    await made.open()
+    account = made.by_name["modal"]
+    assert isinstance(account, Account)
+    following = asyncio.ensure_future(made.run())
+    await asyncio.sleep(2 * credentials._POLL_SECONDS)
+    secrets.data = {"api-key": b"two"}
+    await asyncio.sleep(2 * credentials._POLL_SECONDS)
+    secrets.data = None  # the account stays: its instances have to be terminated
+    await asyncio.sleep(2 * credentials._POLL_SECONDS)
+    assert not following.done()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    return account
+
+
+def test_silent_api_server_at_the_start_is_asked_again(tmp_path):
+    async def run() -> None:
+        secrets = Secrets()
+        secrets.is_down, secrets.data = True, {"api-key": b"one"}
+        made = opener(settings(tmp_path), secrets)
+        await made.open()
+        assert made.by_name == {}
+        following = asyncio.ensure_future(made.run())
+        await asyncio.sleep(2 * credentials._POLL_SECONDS)
+        secrets.is_down = False
+        await following
+
+    virtual_time.run(run())
+
+
+async def test_accounts_are_closed(tmp_path):
+    made = opener(settings(tmp_path), Secrets(), CLOUD_KEY="k")
+    await made.open()
+    account = made.by_name["modal"]
+    await made.close()
+    assert account.is_closed

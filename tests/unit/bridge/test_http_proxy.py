@@ -1,0 +1,298 @@
+"""The bridge in front of a cloud that forwards only HTTP, with a real server and real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from aiohttp import WSMsgType, web
+from yarl import URL
+
+from skysail.base.metrics import Metrics
+from skysail.bridge.http_proxy import HttpProxy
+from skysail.bridge.listeners import Listeners
+from skysail.bridge.routes import Route
+from skysail.bridge.traffic import Traffic
+from skysail.cloud.errors import OutcomeUnknown
+from skysail.cloud.http_address import HttpAddress
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TOKEN = f"canary-{secrets.token_hex(8)}"
+LIMIT = 1_000_000
+SEE_OTHER = {
+    "/slow": "/slow/2?__modal_function_call_id=fc-1",
+    "/slow/2": "/result?__modal_function_call_id=fc-1",
+    "/form": "/done",
+    "/away": "https://evil.example/",
+}
+
+
+class Server:
+    """A server at a cloud. It answers 401 without the token, and some of its paths are slow, endless or broken."""
+
+    def __init__(self) -> None:
+        self.seen: list[web.Request] = []
+        self.broken = 0
+        self.elsewhere = ""
+        self.release = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:  # noqa: PLR0911 (one per path)
+        self.seen.append(request)
+        if request.headers.getall("Authorization", []) != [f"Bearer {TOKEN}"]:
+            return web.Response(status=401)
+        if self.broken:
+            self.broken -= 1
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        match request.path:
+            case "/ws":
+                return await self._echo(request)
+            case "/events":
+                return await self._events(request)
+            case "/ws/away":
+                return web.Response(status=307, headers={"Location": self.elsewhere})
+            case path if path in SEE_OTHER:
+                return web.Response(status=303, headers={"Location": SEE_OTHER[path]})
+            case "/cut":
+                return await self._cut(request)
+        body = await request.read()
+        return web.Response(text=f"{request.method} {request.raw_path} {len(body)}", headers={"Modal-Key": TOKEN})
+
+    async def _echo(self, request: web.Request) -> web.WebSocketResponse:
+        line = web.WebSocketResponse(protocols=("v2", "v1"))
+        await line.prepare(request)
+        async for message in line:
+            if message.type is WSMsgType.TEXT:
+                await line.send_str(f"{line.ws_protocol}:{message.data}")
+            else:
+                await line.send_bytes(message.data[::-1])
+        return line
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """The second event is sent only after the test has seen the first one."""
+        reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await reply.prepare(request)
+        await reply.write(b"data: 1\n\n")
+        await self.release.wait()
+        await reply.write(b"data: 2\n\n")
+        return reply
+
+    async def _cut(self, request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"Content-Length": "100"})
+        await reply.prepare(request)
+        await reply.write(b"half")
+        assert request.transport is not None
+        request.transport.abort()
+        return reply
+
+
+class Account:
+    """Knows the address of the server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.asked = 0
+        self.expires: float | None = None
+        self.failing = False
+
+    async def http_address(self, instance: str, port: int) -> HttpAddress:
+        assert (instance, port) == ("i-1", 8000)
+        self.asked += 1
+        if self.failing:
+            raise OutcomeUnknown(f"no answer {TOKEN}")
+        return HttpAddress(url=self.url, headers=(("Authorization", f"Bearer {TOKEN}"),), expires=self.expires)
+
+
+class Harness:
+    def __init__(self, server: Server, account: Account, port: int) -> None:
+        self.server = server
+        self.account = account
+        self.url = f"http://127.0.0.1:{port}"
+        self.port = port
+        self.metrics = Metrics()
+        self.wall = 1000.0
+
+
+@contextlib.asynccontextmanager
+async def bridge(max_per_route: int = 100) -> AsyncIterator[Harness]:
+    server = Server()
+    runner = web.ServerRunner(web.Server(server.handle))  # type: ignore[arg-type]
+    await runner.setup()
+    upstream = web.SockSite(runner, socket.create_server(("127.0.0.1", 0)))
+    await upstream.start()
+    account = Account(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    harness = Harness(server, account, port)
+    traffic = Traffic(harness.metrics, max_connections=100, max_connections_per_route=max_per_route)
+    proxy = HttpProxy(account, traffic, idle_seconds=30.0, max_request_bytes=LIMIT, wall=lambda: harness.wall)
+    listeners = Listeners("127.0.0.1", {"modal": proxy})
+    route = Route(
+        port=port,
+        target_port=8000,
+        claim="c",
+        provider="modal",
+        account="a",
+        instance="i-1",
+        namespace="n",
+        owner="web",
+    )
+    await listeners.sync({port: route})
+    try:
+        yield harness
+    finally:
+        server.release.set()
+        await listeners.close()
+        await proxy.close()
+        await runner.cleanup()
+
+
+async def test_http_proxy_adds_credentials_and_returns_none_of_them(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        headers = {"Authorization": "Bearer forged", "X-Mine": "1"}
+        url = URL(f"{harness.url}/a//b?x=%2F", encoded=True)
+        async with client.post(url, data=b"12345", headers=headers) as reply:
+            assert (reply.status, await reply.text()) == (200, "POST /a//b?x=%2F 5")
+            assert TOKEN not in str(reply.headers)
+    (request,) = harness.server.seen
+    assert request.headers["X-Mine"] == "1"
+    assert request.headers["X-Forwarded-Host"] == f"127.0.0.1:{harness.port}"
+    assert TOKEN not in caplog.text
+    assert 'skysail_bridge_requests_total{namespace="n",outcome="ok",owner="web",port="8000"} 1.0' in (
+        harness.metrics.render().decode()
+    )
+
+
+async def test_http_proxy_follows_the_redirect_of_a_slow_request_and_no_other():
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        async with client.post(f"{harness.url}/slow", data=b"x") as reply:
+            assert (reply.status, await reply.text()) == (200, "GET /result?__modal_function_call_id=fc-1 0")
+        async with client.post(f"{harness.url}/form", data=b"x", allow_redirects=False) as reply:
+            assert (reply.status, reply.headers["Location"]) == (303, "/done")
+        async with client.get(f"{harness.url}/away", allow_redirects=False) as reply:
+            assert (reply.status, reply.headers["Location"]) == (303, "https://evil.example/")
+
+
+async def test_http_proxy_streams_events_one_by_one():
+    async with bridge() as harness, aiohttp.ClientSession() as client, client.get(f"{harness.url}/events") as reply:
+        assert await reply.content.readuntil(b"\n\n") == b"data: 1\n\n"
+        harness.server.release.set()
+        assert await reply.content.read() == b"data: 2\n\n"
+
+
+async def test_http_proxy_carries_websockets_both_ways():
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        async with client.ws_connect(f"{harness.url}/ws", protocols=("v2", "v3")) as line:
+            await line.send_str("hello")
+            assert await line.receive_str() == "v2:hello"
+            await line.send_bytes(b"abc")
+            assert await line.receive_bytes() == b"cba"
+        assert "Sec-WebSocket-Key" in harness.server.seen[0].headers
+
+
+async def test_http_proxy_redirect_of_a_websocket_takes_no_credentials_to_another_server():
+    other = Server()
+    runner = web.ServerRunner(web.Server(other.handle))  # type: ignore[arg-type]
+    await runner.setup()
+    await web.SockSite(runner, socket.create_server(("127.0.0.1", 0))).start()
+    try:
+        async with bridge() as harness, aiohttp.ClientSession() as client:
+            harness.server.elsewhere = f"http://127.0.0.1:{runner.addresses[0][1]}/ws"
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                await client.ws_connect(f"{harness.url}/ws/away")
+        assert (caught.value.status, other.seen) == (502, [])
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(("method", "status", "sent"), [("GET", 200, 3), ("POST", 502, 1)])
+async def test_http_proxy_retries_only_idempotent_requests(method, status, sent):
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        harness.server.broken = 2
+        async with client.request(method, f"{harness.url}/") as reply:
+            assert reply.status == status
+        assert len(harness.server.seen) == sent
+
+
+async def test_http_proxy_broken_answer_is_never_taken_for_a_whole_one():
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        with pytest.raises(aiohttp.ClientError):
+            async with client.get(f"{harness.url}/cut") as reply:
+                await reply.read()
+        assert [request.path for request in harness.server.seen] == ["/cut"], "not sent again after the first byte"
+
+
+async def _chunks(size: int) -> AsyncIterator[bytes]:
+    """A body without a Content-Length."""
+    for begin in range(0, size, 1000):
+        yield b"x" * min(1000, size - begin)
+
+
+async def test_http_proxy_body_above_the_limit_is_refused():
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        async with client.post(f"{harness.url}/", data=b"x" * (LIMIT + 1)) as reply:
+            assert reply.status == 413
+        async with client.post(f"{harness.url}/", data=_chunks(LIMIT + 1)) as reply:
+            assert reply.status == 413
+        async with client.post(f"{harness.url}/", data=b"x" * LIMIT) as reply:
+            assert await reply.text() == f"POST / {LIMIT}"
+
+
+async def test_http_proxy_asks_again_for_an_address_that_expires():
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        harness.account.expires = 1100.0
+        for wall, asked in ((1000.0, 1), (1010.0, 1), (1090.0, 2)):
+            harness.wall = wall
+            async with client.get(f"{harness.url}/") as reply:
+                assert reply.status == 200
+            assert harness.account.asked == asked
+
+
+async def test_http_proxy_unknown_address_is_a_bad_gateway_without_secrets(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        harness.account.failing = True
+        async with client.get(f"{harness.url}/") as reply:
+            assert (reply.status, await reply.text()) == (502, "The server at the cloud cannot be reached.\n")
+    assert TOKEN not in caplog.text
+
+
+async def test_http_proxy_too_many_requests_are_refused():
+    async with (
+        bridge(max_per_route=1) as harness,
+        aiohttp.ClientSession() as client,
+        client.get(f"{harness.url}/events") as first,
+    ):
+        assert await first.content.readuntil(b"\n\n") == b"data: 1\n\n"
+        async with client.get(f"{harness.url}/") as reply:
+            assert reply.status == 503
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET http://169.254.169.254/ HTTP/1.1\r\nHost: web\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
+        b"GET / HTTP/1.1\r\nHost: web\r\nX y: 1\r\n\r\n",
+        b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n",
+    ],
+)
+async def test_http_proxy_raw_attack_reaches_no_server(request_):
+    async with bridge() as harness:
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        writer.write(request_)
+        status = await reader.readline()
+        writer.close()
+        assert status.split()[1] == b"400"
+        assert harness.server.seen == []

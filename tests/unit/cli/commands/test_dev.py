@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from skysail.app import stand_ins
+from skysail.cli.commands import dev, up
+from skysail.cli.options import OutputFormat
+from skysail.cloud.simulated.ledger import Ledger, Row
+from skysail.local.cluster.home import Home
+from skysail.local.errors import Misused, NotRunning
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "h")
+    stand_ins.token(home, "modal")
+    ledger = Ledger.open(stand_ins.ledger_file(home, "modal"), mark="m")
+    ledger.write(Row(at=0.0, verb="create", instance="sb-1", claim="c1", usd=1.25))
+    ledger.close()
+    return home
+
+
+@pytest.mark.parametrize("output", list(OutputFormat))
+def test_ledger_is_shown_without_a_running_cluster(home: Home, output: OutputFormat):
+    shown = CliRunner().invoke(dev.application(), ["modal", "--ledger", "-o", output, "--home", str(home.root)])
+    assert shown.exit_code == 0
+    if output is OutputFormat.JSON:
+        assert json.loads(shown.stdout)[0]["claim"] == "c1"
+    else:
+        assert shown.stdout.splitlines()[1].split() == ["1970-01-01T00:00:00+00:00", "create", "sb-1", "c1", "1.250000"]
+
+
+def test_dev_without_a_cluster_names_the_fix(home: Home):
+    shown = CliRunner().invoke(dev.application(), ["modal", "--home", str(home.root)])
+    assert isinstance(shown.exception, NotRunning)
+    assert "skysail up" in str(shown.exception)
+
+
+def test_environment_of_a_deep_home_is_refused(tmp_path: Path):
+    with pytest.raises(Misused, match="shorter"):
+        stand_ins.environment(Home(tmp_path / ("x" * 100)), "modal")
+
+
+def test_up_with_an_unknown_stand_in_names_the_known_ones():
+    with pytest.raises(Misused, match="modal"):
+        up._stand_ins(["nobody"])
+    assert up._stand_ins(["modal", "modal"]) == ("modal",)

@@ -1,0 +1,191 @@
+"""Parts of `skysail serve`: manifests, upload, example requests."""
+
+import json
+import subprocess
+import tarfile
+
+import msgspec
+import pytest
+
+from skysail.base.names import Condition
+from skysail.base.settings import Settings as OperatorSettings
+from skysail.cli.serve import example_request, manifests, rollout, upload
+from skysail.cli.serve.manifests import Settings
+from skysail.cli.serve.upload import Payload, UploadFailed
+from skysail.kinds.serving.admission import validation
+from skysail.kinds.serving.api.types import ModelDeployment
+from skysail.kinds.serving.spec.config import serving_config
+
+SETTINGS = Settings(name="iris", namespace="ml", uri="pvc://iris-upload/abc/iris.onnx", version="abc")
+
+
+def model(**status) -> ModelDeployment:
+    manifest = manifests.model_deployment(SETTINGS)
+    manifest["metadata"]["generation"] = 3
+    return msgspec.convert({**manifest, "status": status}, ModelDeployment)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("iris.onnx", "iris"),
+        ("/models/My_Net.v2.PT", "my-net-v2"),
+        ("folder/", "folder"),
+        ("hf://owner/all-MiniLM-L6@main", "all-minilm-l6"),
+        ("https://example.com/a/model.tar.gz?x=1", "model"),
+        ("3.onnx", "model-3"),
+    ],
+)
+def test_model_name_is_valid_for_every_source(source, name):
+    assert manifests.model_name(source) == name
+
+
+@pytest.mark.parametrize(
+    ("names", "is_small"),
+    [
+        (["a.onnx"], True),
+        (["a.onnx", "a.onnx.data"], True),
+        (["a.onnx", "b.pt"], False),
+        (["a.pt"], False),
+        ([], False),
+    ],
+)
+def test_runtime_image_is_the_small_one_for_onnx_alone(names, is_small):
+    assert bool(manifests.runtime_image(names)) == is_small
+
+
+@pytest.mark.parametrize(("size", "storage"), [(0, "1Gi"), (1, "1Gi"), (1 << 30, "3Gi"), (5 << 30, "15Gi")])
+def test_pvc_has_room_for_three_versions(size, storage):
+    assert manifests.pvc("iris", "ml", size)["spec"]["resources"]["requests"]["storage"] == storage
+
+
+def test_payload_of_a_folder_is_the_same_every_time(tmp_path):
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "a.onnx").write_text("x")
+    with upload.payload(tmp_path / "net") as first:
+        digest = first.digest
+        with tarfile.open(fileobj=first.file) as packed:
+            assert packed.getnames() == ["net", "net/a.onnx"]
+    (tmp_path / "net" / "a.onnx").touch()
+    with upload.payload(tmp_path / "net") as second:
+        assert (second.digest, second.path) == (digest, f"{digest[:12]}/net")
+
+
+def test_payload_has_files_in_place_of_links(tmp_path):
+    """A snapshot of Hugging Face has links to files outside of its folder."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "1a").write_text("weights")
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "model.safetensors").symlink_to("../blobs/1a")
+    with upload.payload(tmp_path / "net") as content, tarfile.open(fileobj=content.file) as packed:
+        file = packed.extractfile("net/model.safetensors")
+        assert packed.getmember("net/model.safetensors").isreg()
+        assert file is not None
+        assert file.read() == b"weights"
+
+
+def test_upload_pod_fits_the_restricted_pod_security_standard():
+    spec = manifests.upload_pod("iris", "ml", "image", "x")["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_payload_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(UploadFailed, match="cannot be read"), upload.payload(tmp_path / "missing.onnx"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["iris.onnx", "a b.onnx", "it's; rm -rf x.onnx", "-n"])
+def test_command_receives_exactly_the_payload_and_prints_its_digest(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(manifests, "MOUNT", str(tmp_path / "volume"))
+    source = tmp_path / name
+    source.write_bytes(b"\x00model\n")
+    with upload.payload(source) as content:
+        done = subprocess.run(upload.command(content), input=b"\x00model\nmore", capture_output=True, check=True)
+        assert done.stdout.split()[0].decode() == content.digest
+        assert (tmp_path / "volume" / content.path).read_bytes() == b"\x00model\n"
+
+
+def test_command_unpacks_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifests, "MOUNT", str(tmp_path / "volume"))
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "a.onnx").write_text("x")
+    with upload.payload(tmp_path / "net") as content:
+        subprocess.run(upload.command(content), input=content.file.read(), capture_output=True, check=True)
+        assert (tmp_path / "volume" / content.path / "a.onnx").read_text() == "x"
+
+
+def _inputs(*rows) -> bytes:
+    return json.dumps(
+        {"inputs": [{"name": name, "datatype": kind, "shape": shape} for name, kind, shape in rows]}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "data"),
+    [
+        (_inputs(("x", "FP32", [-1, 2])), [[0.0, 0.0]]),
+        (_inputs(("x", "INT64", [1, 3])), [[0, 0, 0]]),
+        (_inputs(("x", "FP32", [-1])), {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [0.0]}]}),
+        (
+            _inputs(("a", "FP32", [-1, 1]), ("b", "BOOL", [-1, 1])),
+            {
+                "inputs": [
+                    {"name": "a", "datatype": "FP32", "shape": [1, 1], "data": [0.0]},
+                    {"name": "b", "datatype": "BOOL", "shape": [1, 1], "data": [False]},
+                ]
+            },
+        ),
+        (_inputs(("x", "FP32", [-1, 3, 224, 224])), None),
+        (b'{"inputs": []}', None),
+        (b"<html>", None),
+    ],
+)
+def test_example_is_a_request_for_the_inputs(metadata, data):
+    found = example_request.example(metadata)
+    assert (None if found is None else json.loads(found)) == data
+
+
+def _failed(generation: int) -> list[dict]:
+    return [
+        {
+            "type": Condition.UPDATE_FAILED,
+            "status": "True",
+            "reason": "UnsupportedFormat",
+            "message": "x",
+            "observedGeneration": generation,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_served", "has_failed"),
+    [
+        ({"phase": "Ready", "version": "abc"}, True, False),
+        ({"phase": "Ready", "version": "old"}, False, False),
+        ({"phase": "Failed"}, False, True),
+        ({"phase": "Ready", "version": "old", "conditions": _failed(3)}, False, True),
+        ({"phase": "Ready", "version": "old", "conditions": _failed(2)}, False, False),
+    ],
+)
+def test_rollout_is_over_when_this_version_is_served_or_has_failed(status, is_served, has_failed):
+    seen = model(**status)
+    assert (rollout.is_served(seen), rollout.has_failed(seen)) == (is_served, has_failed)
+
+
+def test_model_deployment_is_valid():
+    assert validation.validate(model(), serving_config(OperatorSettings())) == ()
+
+
+def test_payload_path_has_a_folder_for_each_version(tmp_path):
+    with (tmp_path / "x").open("w+b") as file:
+        content = Payload(file=file, size=1, digest="a" * 64, name="m.onnx", is_folder=False)
+        assert content.path == "aaaaaaaaaaaa/m.onnx"

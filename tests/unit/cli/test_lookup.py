@@ -1,0 +1,110 @@
+"""The object that `skysail why` is asked about, and its explanation."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.cli import explanations, lookup
+from skysail.cli.cluster import Ambiguous, ObjectNotFound
+from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kube.api.resources import POD
+from skysail.kube.api.workloads import Pod
+from skysail.kube.client.errors import Forbidden
+
+META = {"name": "iris", "namespace": "ml", "uid": "u"}
+JOB = msgspec.convert({"metadata": META, "spec": {"framework": "pytorch", "image": "i", "command": ["x"]}}, TrainingJob)
+FAILURE = {"step": "Download", "reason": "NotFound", "message": "m.onnx not found.", "log": "a\x1b[31m\nb"}
+MODEL_SPEC = {"modelURI": "https://example.com/m.onnx", "runtime": "triton"}
+MODEL = msgspec.convert(
+    {"metadata": META, "spec": MODEL_SPEC, "status": {"phase": "Failed", "message": "No model.", "failure": FAILURE}},
+    ModelDeployment,
+)
+WAITING = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
+ENDED = {"name": "main", "state": {"terminated": {"exitCode": 3, "reason": "Error", "message": "bye"}}}
+
+
+def pod(**status: Any) -> Pod:
+    return msgspec.convert({"metadata": META, "spec": {"nodeName": "local"}, "status": status}, Pod)
+
+
+CLAIM = msgspec.convert(
+    {
+        "metadata": {"name": "iris"},
+        "spec": {"provider": "modal", "owner": {"kind": "Pod", "name": "p", "namespace": "ml", "uid": "u"}},
+    },
+    CloudInstance,
+)
+
+
+class Client:
+    """Has these objects, by kind; others do not exist, or may not be read."""
+
+    def __init__(self, *objects: tuple[Any, Any], forbids: tuple[str, ...] = ()) -> None:
+        self._objects = {resource.kind: object_ for resource, object_ in objects}
+        self._forbids = forbids
+
+    async def find(self, resource: Any, _namespace: str, _name: str, _type: Any) -> Any:
+        if resource.kind in self._forbids:
+            raise Forbidden(403, "Forbidden", "no")
+        return self._objects.get(resource.kind)
+
+
+@pytest.mark.parametrize(
+    ("desired", "objects", "found"),
+    [
+        ("iris", [(TRAINING_JOB.resource, JOB), (POD, pod())], JOB),
+        ("iris", [(MODEL_DEPLOYMENT.resource, MODEL)], MODEL),
+        ("md/iris", [(TRAINING_JOB.resource, JOB), (MODEL_DEPLOYMENT.resource, MODEL)], MODEL),
+        ("po/iris", [(TRAINING_JOB.resource, JOB), (POD, pod())], pod()),
+        ("claim/iris", [(CLOUD_INSTANCE.resource, CLAIM)], CLAIM),
+    ],
+)
+async def test_find_by_name_or_by_kind_and_name(desired, objects, found):
+    assert await lookup.find(Client(*objects), "ml", desired) == found
+
+
+async def test_find_several_objects_of_one_name_names_each():
+    client = Client((TRAINING_JOB.resource, JOB), (MODEL_DEPLOYMENT.resource, MODEL))
+    with pytest.raises(Ambiguous, match="trainingjob/iris or modeldeployment/iris"):
+        await lookup.find(client, "ml", "iris")
+
+
+@pytest.mark.parametrize(("desired", "words"), [("job/iris", "job is not a kind"), ("pod/iris", "Pod iris not found")])
+async def test_find_what_is_not_there_is_said(desired, words):
+    with pytest.raises(ObjectNotFound, match=words):
+        await lookup.find(Client(), "ml", desired)
+
+
+async def test_find_kinds_that_may_not_be_read_are_passed_over():
+    client = Client((TRAINING_JOB.resource, JOB), forbids=("ModelDeployment", "MLModel", "Pod", "CloudInstance"))
+    assert await lookup.find(client, "ml", "iris") == JOB
+
+
+def test_model_explains_the_failure_with_its_log():
+    assert list(explanations.model(MODEL)) == [
+        "ml/iris: Failed (ModelDeployment, 0 of 0 servers ready)",
+        "Why: No model.",
+        "Last failure, in step Download: m.onnx not found.",
+        "Its last words:",
+        "  a",
+        "  b",
+        "What to do: Correct what the message names; `kubectl describe modeldeployment iris` shows more.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        ({"phase": "Pending", "containerStatuses": [WAITING]}, "Why: Pod iris cannot pull its image: no such image."),
+        ({"phase": "Failed", "containerStatuses": [ENDED]}, "Container main failed: Error, exit code 3: bye"),
+    ],
+)
+def test_pod_explains_why_it_does_not_run(status, line):
+    assert list(explanations.pod(pod(**status))) == [f"ml/iris: {status['phase']} (Pod on node local)", line]
+
+
+def test_claim_names_cloud_and_owner():
+    assert list(explanations.claim(CLAIM)) == ["iris: not seen yet (claim at modal for Pod ml/p)"]

@@ -1,0 +1,293 @@
+"""Configs of images, read from a real registry."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from skysail.cloud.account import RegistryCredentials
+from skysail.cloud.errors import OutcomeUnknown, Rejected, Throttled
+from skysail.cloud.images import ImageConfig, ImageReader, with_command
+from skysail.cloud.provider import Container
+from tests.support import registry
+from tests.support.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PASSWORD = secrets.token_hex(8)
+
+
+@pytest.fixture(scope="module")
+def open_registry() -> Iterator[Registry]:
+    with registry.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def private_registry() -> Iterator[Registry]:
+    with registry.running("reader", PASSWORD) as running:
+        yield running
+
+
+def read(image: str, allowed: tuple[str, ...], credentials: RegistryCredentials | None = None) -> ImageConfig:
+    async def run() -> ImageConfig:
+        reader = ImageReader(allowed)
+        try:
+            return await reader.read(image, credentials)
+        finally:
+            await reader.close()
+
+    return asyncio.run(run())
+
+
+def test_read_image_returns_its_config(open_registry):
+    nonce = secrets.token_hex(8)
+    pushed = registry.image(
+        {"Entrypoint": ["/bin/echo"], "Cmd": [nonce], "Env": ["A=b=c", "D="], "User": "7:8", "WorkingDir": "/w"},
+        registry.layer({"bin/echo": b"x"}),
+        history=[{"created_by": "RUN /bin/sh -c make"}],
+    )
+    found = read(open_registry.push("team/app", "v1", pushed), open_registry.allowed)
+    assert found == ImageConfig(
+        digest=pushed.digest,
+        entrypoint=("/bin/echo",),
+        cmd=(nonce,),
+        env=(("A", "b=c"), ("D", "")),
+        user="7:8",
+        working_dir="/w",
+        has_shell=True,
+    )
+
+
+def test_read_by_digest_returns_its_config(open_registry):
+    pushed = registry.image({"Cmd": ["/run"]})
+    open_registry.push("team/digest", "v1", pushed)
+    found = read(f"{open_registry.host}/team/digest@{pushed.digest}", open_registry.allowed)
+    assert (found.cmd, found.entrypoint, found.has_shell) == (("/run",), (), None)
+
+
+def test_read_index_takes_the_variant_for_linux_amd64(open_registry):
+    variants = (
+        ("linux/arm64", registry.image({"Cmd": ["arm"]}, architecture="arm64")),
+        ("unknown/unknown", registry.image({"Cmd": ["attestation"]})),
+        ("linux/amd64", registry.image({"Cmd": ["amd"]})),
+    )
+    image = open_registry.push("team/index", "v1", registry.index(*variants))
+    assert read(image, open_registry.allowed).cmd == ("amd",)
+
+
+@pytest.mark.parametrize(
+    ("pushed", "message"),
+    [
+        (registry.index(("linux/arm64", registry.image({}))), "no variant for linux/amd64"),
+        (registry.image({}, architecture="arm64"), "it is for linux/arm64"),
+        (registry.image({}, os="windows"), "it is for windows/amd64"),
+        (registry.image({"Cmd": "sh"}), "manifest or config is invalid"),
+        (registry.image({"Cmd": ["a\0b"]}), "ENTRYPOINT or CMD is invalid"),
+    ],
+)
+def test_read_unusable_image_is_rejected_with_the_fix(open_registry, pushed, message):
+    image = open_registry.push("team/unusable", secrets.token_hex(4), pushed)
+    with pytest.raises(Rejected, match=message) as caught:
+        read(image, open_registry.allowed)
+    assert caught.value.reason == "EntrypointUnknown"
+
+
+@pytest.mark.parametrize("name", ["team/absent:v1", "team/app@sha256:" + "0" * 64])
+def test_read_unknown_image_is_rejected(open_registry, name):
+    with pytest.raises(Rejected, match=r"does not have it\. Check the name"):
+        read(f"{open_registry.host}/{name}", open_registry.allowed)
+
+
+def test_read_invalid_name_is_rejected():
+    with pytest.raises(Rejected, match="its name is invalid"):
+        read("Not A Name", ())
+
+
+def test_read_private_image_uses_the_pull_credentials(private_registry):
+    image = private_registry.push("team/private", "v1", registry.image({"Cmd": ["secret"]}))
+    credentials = RegistryCredentials(private_registry.host, "reader", PASSWORD)
+    assert read(image, private_registry.allowed, credentials).cmd == ("secret",)
+
+
+@pytest.mark.parametrize(
+    ("username", "password", "fix"),
+    [("", "", "name it in `imagePullSecrets`"), ("reader", "wrong", "Check user reader of the pull secret")],
+)
+def test_read_private_image_without_permission_is_rejected(private_registry, username, password, fix):
+    image = private_registry.push("team/private", "v2", registry.image({"Cmd": ["secret"]}))
+    credentials = RegistryCredentials(private_registry.host, username, password) if username else None
+    with pytest.raises(Rejected, match=fix):
+        read(image, private_registry.allowed, credentials)
+
+
+def test_read_cached_image_of_others_still_needs_credentials(private_registry):
+    image = private_registry.push("team/private", "v3", registry.image({"Cmd": ["secret"]}))
+    credentials = RegistryCredentials(private_registry.host, "reader", PASSWORD)
+
+    async def run() -> None:
+        reader = ImageReader(private_registry.allowed)
+        assert (await reader.read(image, credentials)).cmd == ("secret",)
+        with pytest.raises(Rejected):
+            await reader.read(image, None)
+        await reader.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:1", "10.0.0.1", "[::ffff:10.0.0.1]:5000"])
+def test_read_private_address_is_not_connected_to(host):
+    with pytest.raises(Rejected, match=r"is a private address.*allowed_registries"):
+        read(f"{host}/team/app:v1", ())
+
+
+def test_read_metadata_address_is_denied_even_if_its_network_is_allowed():
+    with pytest.raises(Rejected, match="cloud metadata address"):
+        read("169.254.169.254:80/a:b", ("169.254.0.0/16",))
+
+
+def test_read_registry_that_is_down_is_unknown():
+    with pytest.raises(OutcomeUnknown, match=r"cannot be reached.*Retried"):
+        read("127.0.0.1:1/team/app:v1", ("http://127.0.0.1:1",))
+
+
+async def read_from(handler: Callable[[web.Request], web.StreamResponse], image: str = "a:b") -> ImageConfig:
+    """Read from a server that misbehaves."""
+    seen: list[web.Request] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        seen.append(request)
+        return handler(request)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", handle)
+    async with TestServer(app) as server:
+        host = f"127.0.0.1:{server.port}"
+        reader = ImageReader((f"http://{host}",))
+        try:
+            return await reader.read(f"{host}/{image}", RegistryCredentials(host, "user", "canary-password"))
+        finally:
+            await reader.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (lambda: web.Response(status=500), OutcomeUnknown, "answered 500"),
+        (lambda: web.Response(status=429, headers={"Retry-After": "7"}), Throttled, "limits requests"),
+        (lambda: web.Response(body=b"x" * (4 * 2**20 + 1)), Rejected, "more than"),
+        (lambda: web.Response(body=b"<html>"), Rejected, "is invalid"),
+        (lambda: web.Response(status=302, headers={"Location": "http://10.0.0.1/x"}), Rejected, "a private address"),
+        (lambda: web.Response(status=302, headers={"Location": "/again"}), OutcomeUnknown, "redirects more than"),
+        (
+            lambda: web.Response(status=401, headers={"WWW-Authenticate": 'Bearer realm="http://evil.example/t"'}),
+            OutcomeUnknown,
+            "token server without TLS",
+        ),
+        (
+            lambda: web.Response(status=401, headers={"WWW-Authenticate": 'Bearer realm="https://10.0.0.1/t"'}),
+            Rejected,
+            "a private address",
+        ),
+    ],
+)
+def test_read_misbehaving_registry_is_an_error_of_the_provider(answer, error, message):
+    with pytest.raises(error, match=message) as caught:
+        asyncio.run(read_from(lambda _: answer()))
+    assert "canary" not in str(caught.value)
+    if isinstance(caught.value, Throttled):
+        assert caught.value.retry_after == 7.0
+
+
+def test_read_wrong_content_for_a_digest_is_unknown():
+    with pytest.raises(OutcomeUnknown, match="does not match sha256"):
+        asyncio.run(read_from(lambda _: web.Response(body=b"{}"), f"a@sha256:{'1' * 64}"))
+
+
+def test_read_redirect_to_another_host_drops_the_credentials():
+    seen: list[str] = []
+
+    async def run() -> None:
+        other = web.Application()
+
+        async def take(request: web.Request) -> web.Response:
+            seen.append(request.headers.get("Authorization", ""))
+            return web.Response(body=b"{}")
+
+        other.router.add_get("/{path:.*}", take)
+        async with TestServer(other) as elsewhere:
+            app = web.Application()
+
+            async def redirect(request: web.Request) -> web.Response:
+                if "Authorization" not in request.headers:
+                    return web.Response(status=401, headers={"WWW-Authenticate": "Basic"})
+                return web.Response(status=307, headers={"Location": f"http://127.0.0.1:{elsewhere.port}/x"})
+
+            app.router.add_get("/{path:.*}", redirect)
+            async with TestServer(app) as server:
+                host = f"127.0.0.1:{server.port}"
+                reader = ImageReader((f"http://{host}", f"http://127.0.0.1:{elsewhere.port}"))
+                with pytest.raises(Rejected):
+                    await reader.read(f"{host}/a:b", RegistryCredentials(host, "user", "canary-password"))
+                await reader.close()
+
+    asyncio.run(run())
+    assert seen == [""]
+
+
+def test_read_same_image_at_once_and_again_asks_once():
+    requests: list[str] = []
+    config = registry.image({"Cmd": ["x"]})
+
+    def serve(request: web.Request) -> web.Response:
+        requests.append(request.path)
+        return web.Response(body=config.manifest if "manifests" in request.path else config.blobs[0])
+
+    async def run() -> None:
+        app = web.Application()
+
+        async def handle(request: web.Request) -> web.Response:
+            return serve(request)
+
+        app.router.add_get("/{path:.*}", handle)
+        now = 0.0
+        async with TestServer(app) as server:
+            host = f"127.0.0.1:{server.port}"
+            reader = ImageReader((f"http://{host}",), clock=lambda: now)
+            await asyncio.gather(*(reader.read(f"{host}/a:b") for _ in range(20)))
+            assert len(requests) == 2
+            now = 61.0
+            await reader.read(f"{host}/a:b")
+            assert [path.split("/")[-2] for path in requests] == ["manifests", "blobs", "manifests"]
+            await reader.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "entrypoint", "cmd", "expected"),
+    [
+        ((), (), ("e",), ("c",), ("e", "c")),
+        ((), ("a",), ("e",), ("c",), ("e", "a")),
+        (("x",), (), ("e",), ("c",), ("x",)),
+        (("x",), ("a",), ("e",), ("c",), ("x", "a")),
+        ((), (), (), ("c", "d"), ("c", "d")),
+        ((), ("a",), (), ("c",), ("a",)),
+    ],
+)
+def test_with_command_combines_as_kubernetes_does(command, args, entrypoint, cmd, expected):
+    container = Container(name="main", image="i", command=command, args=args)
+    found = with_command(container, ImageConfig(digest="d", entrypoint=entrypoint, cmd=cmd))
+    assert found.command + found.args == expected
+    assert found.command
+
+
+def test_with_command_image_without_program_is_rejected():
+    with pytest.raises(Rejected, match="neither ENTRYPOINT nor CMD"):
+        with_command(Container(name="main", image="i"), ImageConfig(digest="d"))

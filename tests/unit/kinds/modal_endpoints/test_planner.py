@@ -1,0 +1,250 @@
+"""Plan of ModalEndpoints and ModalFunctions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from skysail.core.actions import Apply, Create, Delete, Event
+from skysail.kinds.modal_endpoints import desired as desired_module
+from skysail.kinds.modal_endpoints.objects import Deployment, Pod
+from skysail.kinds.modal_endpoints.plan import planner
+from skysail.kinds.modal_endpoints.snapshot import Snapshot
+from skysail.kinds.modal_endpoints.types import MODAL_ENDPOINT, MODAL_FUNCTION, ModalEndpoint, ModalFunction
+from skysail.kube.api.objects import Meta, Object
+from skysail.kube.api.resources import CONFIG_MAP
+
+NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
+METADATA = {"name": "fn", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1"}
+SPEC = {"image": "python:3.11-slim", "handler": "app.handler", "code": {"inline": "def handler(): return 1"}}
+
+
+def function(**spec: Any) -> ModalFunction:
+    return msgspec.convert({"metadata": METADATA, "spec": {**SPEC, **spec}}, ModalFunction)
+
+
+def endpoint(**spec: Any) -> ModalEndpoint:
+    return msgspec.convert({"metadata": METADATA, "spec": {**SPEC, **spec}}, ModalEndpoint)
+
+
+def snapshot(root: ModalFunction | ModalEndpoint, code: dict[str, str] | None = None, **fields: Any) -> Snapshot:
+    kind = MODAL_FUNCTION if isinstance(root, ModalFunction) else MODAL_ENDPOINT
+    of = desired_module.of_function if isinstance(root, ModalFunction) else desired_module.of_endpoint
+    desired = of(root, code or {}, "SHIM")  # type: ignore[arg-type]
+    return Snapshot(**{"kind": kind, "object": root, "now": NOW, "desired": desired, **fields})
+
+
+def deployment(revision: str, *, available: int = 1, updated: int = 1, replicas: int = 1, **status: Any) -> Deployment:
+    template = {"metadata": {"labels": {"skysail.dev/revision": revision}}}
+    shown = {"observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated, "availableReplicas": available}
+    metadata = {"name": "fn-modal", "namespace": "n", "uid": "d", "generation": 2}
+    return msgspec.convert(
+        {"metadata": metadata, "spec": {"replicas": 1, "template": template}, "status": {**shown, **status}}, Deployment
+    )
+
+
+def pod(revision: str, **status: Any) -> Pod:
+    metadata = {"name": "fn-1", "namespace": "n", "uid": "p", "labels": {"skysail.dev/revision": revision}}
+    return msgspec.convert({"metadata": metadata, "status": status}, Pod)
+
+
+def ended(code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code, "message": message, "reason": reason}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    return {"containerStatuses": [{"name": "main", "state": waiting, "lastState": state, "restartCount": 1}]}
+
+
+def condition(plan: Any, type_: str) -> tuple[str, str]:
+    row = next((row for row in plan.status.conditions if row.type == type_), None)
+    return (row.status, row.reason) if row else ("", "")
+
+
+def test_planner_function_gets_code_service_and_deployment_in_this_order():
+    plan = planner.plan(snapshot(function(gpu="T4:2", env={"A": "$(B)"}, timeout=7, concurrency=3)))
+    code, service, deployed = plan.actions
+    assert isinstance(code, Create)
+    assert code.manifest["immutable"] is True
+    assert code.manifest["data"] == {"handler_server.py": "SHIM", "inline.py": "def handler(): return 1"}
+    assert isinstance(service, Apply)
+    assert service.manifest["metadata"]["name"] == "fn"
+    ports = service.manifest["spec"]["ports"]
+    assert [(row["port"], row["targetPort"]) for row in ports] == [(80, "http"), (8000, "http")]
+    assert isinstance(deployed, Apply)
+    template = deployed.manifest["spec"]["template"]
+    assert template["metadata"]["annotations"] == {"skysail.dev/offload": "modal", "modal-operator.io/gpu": "T4:2"}
+    (container,) = template["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "2000m", "memory": "512Mi", "nvidia.com/gpu": "2"}
+    assert container["command"] == ["python", "/skysail/.skysail/handler_server.py"]
+    env = {row["name"]: row["value"] for row in container["env"]}
+    assert env == {
+        "A": "$$(B)",
+        "SKYSAIL_HANDLER": "app.handler",
+        "SKYSAIL_RETURNS": "json",
+        "SKYSAIL_TIMEOUT": "7",
+        "SKYSAIL_CONCURRENCY": "3",
+        "SKYSAIL_PORT": "8000",
+        "PYTHONPATH": "/skysail",
+    }
+    items = template["spec"]["volumes"][0]["configMap"]["items"]
+    assert {"key": "inline.py", "path": "app.py"} in items
+    assert template["spec"]["automountServiceAccountToken"] is False
+    assert (plan.status.phase, plan.status.created_at) == ("Pending", "2026-11-18T12:00:00Z")
+
+
+def test_planner_variables_of_the_server_cannot_be_replaced():
+    plan = planner.plan(snapshot(function(env={"SKYSAIL_HANDLER": "os.system", "PYTHONPATH": "/app"})))
+    container = plan.actions[2].manifest["spec"]["template"]["spec"]["containers"][0]  # type: ignore[union-attr]
+    env = {row["name"]: row["value"] for row in container["env"]}
+    assert (env["SKYSAIL_HANDLER"], env["PYTHONPATH"]) == ("app.handler", "/skysail:/app")
+
+
+def test_planner_own_server_runs_the_image_on_its_port():
+    plan = planner.plan(snapshot(endpoint(handler="serve", port=9000, command=["srv"], args=["-x"], code=None)))
+    service, deployed = plan.actions
+    container = deployed.manifest["spec"]["template"]["spec"]["containers"][0]  # type: ignore[union-attr]
+    assert (container["command"], container["args"]) == (["srv"], ["-x"])
+    assert "volumes" not in deployed.manifest["spec"]["template"]["spec"]  # type: ignore[union-attr]
+    # By name: during a rollout old pods still listen on their old port.
+    assert [row["targetPort"] for row in service.manifest["spec"]["ports"]] == ["http", "http"]  # type: ignore[union-attr]
+    assert container["ports"] == [{"name": "http", "containerPort": 9000}]
+
+
+@pytest.mark.parametrize(("least", "most", "replicas"), [(0, 10, 1), (3, 10, 3), (1, 1, 1)])
+def test_planner_replicas_change_without_a_new_revision(least, most, replicas):
+    found = snapshot(endpoint(min_replicas=least, max_replicas=most))
+    assert planner.plan(found).actions[2].manifest["spec"]["replicas"] == replicas  # type: ignore[union-attr]
+    assert found.desired is not None
+    assert found.desired.revision == snapshot(endpoint()).desired.revision  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("change", [{"image": "x"}, {"env": {"A": "1"}}, {"timeout": 1}, {"code": {"inline": "x"}}])
+def test_planner_change_of_the_program_is_a_new_revision(change):
+    assert snapshot(function(**change)).desired.revision != snapshot(function()).desired.revision  # type: ignore[union-attr]
+
+
+def test_planner_change_of_the_config_map_is_a_new_revision():
+    root = function(code={"configMapRef": {"name": "c"}})
+    first, second = snapshot(root, {"app.py": "1"}), snapshot(root, {"app.py": "2"})
+    assert first.desired.revision != second.desired.revision  # type: ignore[union-attr]
+    assert planner.plan(first).requeue_after is not None
+
+
+def test_planner_available_function_is_deployed_with_its_url():
+    found = snapshot(function())
+    revision = found.desired.revision  # type: ignore[union-attr]
+    plan = planner.plan(msgspec.structs.replace(found, deployment=deployment(revision), is_simulated=True))
+    assert (plan.status.phase, plan.status.function_url) == ("Deployed", "http://fn.n.svc.cluster.local")
+    assert plan.status.simulated
+    assert condition(plan, "Deployed") == ("True", "Served")
+    assert [event.reason for event in plan.events] == ["Deployed"]
+    again = planner.plan(
+        msgspec.structs.replace(
+            found,
+            object=msgspec.structs.replace(found.object, status=plan.status),
+            deployment=deployment(revision),
+            is_simulated=True,
+        )
+    )
+    assert again.status == plan.status
+    assert again.events == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "phase"),
+    [
+        (
+            ended(78, "Module app cannot be imported: ModuleNotFoundError: No module named 'app'"),
+            "HandlerNotFound",
+            "Failed",
+        ),
+        (ended(127, "python: not found"), "ImageWithoutPython", "Failed"),
+        (ended(128, "no such file", "StartError"), "ImageWithoutPython", "Failed"),
+        (ended(1, "boom"), "CrashLoop", "Failed"),
+        (
+            {
+                "conditions": [
+                    {"type": "skysail.dev/Offload", "status": "False", "reason": "PolicyDenied", "message": "No."}
+                ]
+            },
+            "PolicyDenied",
+            "Pending",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "No."}}}
+                ]
+            },
+            "ImagePullFailed",
+            "Failed",
+        ),
+        ({}, "RollingOut", "Pending"),
+    ],
+)
+def test_planner_failure_is_named(status, reason, phase):
+    found = snapshot(function())
+    revision = found.desired.revision  # type: ignore[union-attr]
+    broken = deployment(revision, available=0)
+    plan = planner.plan(msgspec.structs.replace(found, deployment=broken, pods=(pod(revision, **status),)))
+    assert condition(plan, "Deployed") == ("False", reason)
+    assert plan.status.phase == phase
+    assert plan.status.function_url == ""
+
+
+def test_planner_failed_update_keeps_the_served_revision_and_says_both():
+    found = snapshot(endpoint())
+    revision = found.desired.revision  # type: ignore[union-attr]
+    old = Object(Meta(name="fn-modal-old", namespace="n", uid="o"))
+    plan = planner.plan(
+        msgspec.structs.replace(
+            found,
+            deployment=deployment(revision, replicas=2, updated=1),
+            pods=(pod("older", phase="Running"), pod(revision, **ended(78, "Module app has no function handler."))),
+            config_maps=(old,),
+        )
+    )
+    assert plan.status.phase == "Ready"
+    assert condition(plan, "Ready") == ("True", "Served")
+    assert condition(plan, "UpdateFailed") == ("True", "HandlerNotFound")
+    assert not any(isinstance(action, Delete) for action in plan.actions), "the code of the old revision is needed"
+    healed = planner.plan(
+        msgspec.structs.replace(
+            found,
+            object=msgspec.structs.replace(found.object, status=plan.status),
+            deployment=deployment(revision),
+            config_maps=(old,),
+        )
+    )
+    assert condition(healed, "UpdateFailed") == ("False", "Updated")
+    assert Delete(CONFIG_MAP, old) in healed.actions
+
+
+def test_planner_missing_code_changes_no_children():
+    root = function(code={"configMapRef": {"name": "c"}})
+    found = snapshot(root, desired=None, code_problem="ConfigMap c not found: create it.")
+    plan = planner.plan(found)
+    assert plan.actions == ()
+    assert condition(plan, "Deployed") == ("False", "ConfigMissing")
+    assert plan.requeue_after is not None
+
+
+def test_planner_rejected_write_is_reported():
+    plan = planner.on_rejected(
+        snapshot(function()), Event("NameConflict", "Service fn belongs to another.", warning=True)
+    )
+    assert condition(plan, "Deployed") == ("False", "NameConflict")
+    serving = snapshot(function(), deployment=deployment("x"))
+    assert condition(planner.on_rejected(serving, Event("NameConflict", "No.")), "UpdateFailed") == (
+        "True",
+        "NameConflict",
+    )
+
+
+def test_planner_deleted_object_is_left_to_the_garbage_collector():
+    gone = msgspec.convert(
+        {"metadata": {**METADATA, "deletionTimestamp": "2026-11-18T12:00:00Z"}, "spec": SPEC}, ModalFunction
+    )
+    assert planner.plan(snapshot(gone)).actions == ()

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
+import msgspec
 from modal import exception
 
 from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpec, Timings
 from skysail.cloud.change_feed import ChangeFeed
-from skysail.cloud.errors import Gone, ProviderError
+from skysail.cloud.errors import Gone, ProviderError, Unsupported
+from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.machine_prices import MachineRequest
 from skysail.cloud.modal import errors, internals, launch, prices
 from skysail.cloud.modal.connection import Connection
@@ -20,6 +23,9 @@ from skysail.cloud.modal.launcher import SandboxLauncher
 from skysail.cloud.modal.output import SandboxOutput
 from skysail.cloud.modal.prices import PriceTable
 from skysail.cloud.modal.sessions import SandboxSessions
+from skysail.cloud.modal.web import arguments as web_arguments
+from skysail.cloud.modal.web.account import WebApps
+from skysail.cloud.modal.web.tags import is_web
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
@@ -34,10 +40,11 @@ log = logging.getLogger(__name__)
 class ModalAccount:
     """The account of one cluster at one workspace and environment of Modal. Needs a running event loop.
 
+    `shim` is the stand-alone file of web Apps; without it, an App is a sandbox with one container.
     `capacity_timeout`: seconds that a creation waits for GPUs before it reports that there is no capacity.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each from the settings)
         self,
         credentials: Mapping[str, str],
         *,
@@ -46,6 +53,7 @@ class ModalAccount:
         price_table: PriceTable | None = None,
         capacity_timeout: float = 600.0,
         shared_volumes: tuple[str, ...] = (),
+        shim: Path | None = None,
     ) -> None:
         self._connection = Connection(credentials, environment)
         self._prices = price_table or PriceTable()
@@ -58,6 +66,7 @@ class ModalAccount:
             capacity_timeout=capacity_timeout,
             shared_volumes=shared_volumes,
         )
+        self._web = WebApps(self._connection, cluster, prices=self._prices, shim=shim) if shim else None
         self._output = SandboxOutput(self._inventory)
         self._sessions = SandboxSessions(self._connection, self._inventory, self._output)
         self._changes: ChangeFeed[str] = ChangeFeed()
@@ -85,20 +94,28 @@ class ModalAccount:
 
     def on_progress(self, progress: LaunchProgress) -> None:
         self._launcher.progress = progress
+        if self._web is not None:
+            self._web.on_progress(progress)
 
     async def close(self) -> None:
         for task in self._endings.values():
             task.cancel()
         await asyncio.gather(*self._endings.values(), return_exceptions=True)
+        if self._web is not None:
+            await self._web.close()
         await self._connection.close()
 
     async def create(self, spec: LaunchSpec) -> Instance:
-        instance = await self._launcher.create(spec)
+        web = self._web if web_arguments.wants_web(spec.options) else None
+        instance = await (web or self._launcher).create(spec)
         self._changes.publish(spec.claim)
         return instance
 
     async def terminate(self, instance: str, grace: float) -> None:
         """Terminate the sandbox. With a grace period, ask its program first and return at once."""
+        if is_web(instance):
+            self._changes.publish(await self._web_apps().terminate(instance))
+            return
         found = await self._inventory.get(instance)
         if found is None:
             raise Gone(f"Modal has no sandbox {instance}.")
@@ -119,7 +136,9 @@ class ModalAccount:
         inventory = await self._inventory.list_all()
         if inventory.complete:
             self._output.keep({instance.id for instance in inventory.instances if instance.state != "ended"})
-        return inventory
+        if self._web is None:
+            return inventory
+        return msgspec.structs.replace(inventory, instances=(*inventory.instances, *await self._web.inventory.list()))
 
     async def offers(self) -> OfferList:
         """Return the table of prices. Raises while the workspace is unknown: a claim needs the name of its account."""
@@ -128,10 +147,14 @@ class ModalAccount:
 
     def price_offers(self, offers: tuple[Offer, ...], request: MachineRequest) -> tuple[Offer, ...]:
         """Return the offers with CPU, memory and the region of the options in their price. Raises Rejected."""
+        if self._web is not None and web_arguments.wants_web(request.options):
+            return web_arguments.price_offers(self._prices, offers, request)
         region = dict(request.options).get(launch.REGION, "")
         return self._prices.price_offers(offers, request.gpu_count, request.size, region)
 
     async def get(self, instance: str) -> Instance | None:
+        if is_web(instance):
+            return await self._web_apps().inventory.get(instance)
         return await self._inventory.get(instance)
 
     def watch(self) -> AsyncIterator[str]:
@@ -139,6 +162,10 @@ class ModalAccount:
         return self._changes.subscribe()
 
     async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:  # noqa: ARG002 (one rank only)
+        if is_web(instance):
+            async for piece in self._web_apps().output(instance):
+                yield piece
+            return
         async for piece in self._output.replay(instance):
             yield piece
         # The output ends a moment before the sandbox does, or long before it if the program closes its output.
@@ -159,16 +186,29 @@ class ModalAccount:
         tty: bool,
         rank: int = 0,  # noqa: ARG002 (one rank only)
     ) -> Session:
+        _check_sandbox(instance)
         session = await self._sessions.exec(instance, command, tty=tty)
         if not stdin:
             await session.close_stdin()
         return session
 
     async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:  # noqa: ARG002 (one rank only)
+        _check_sandbox(instance)
         return await self._sessions.attach(instance)
 
     async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:  # noqa: ARG002 (one rank only)
+        _check_sandbox(instance)
         return await self._sessions.dial(instance, port)
+
+    async def http_address(self, instance: str, port: int) -> HttpAddress:
+        if is_web(instance):
+            return await self._web_apps().http_address(instance)
+        raise Unsupported(f"Port {port} of a sandbox is reached by a raw connection.")
+
+    def _web_apps(self) -> WebApps:
+        if self._web is None:
+            raise Unsupported("This process has no file for web Apps.")
+        return self._web
 
     async def _end_after(self, instance: str, claim: str, grace: float) -> None:
         """Terminate the sandbox when its program has had `grace` seconds, or do nothing if it has ended before."""
@@ -197,3 +237,8 @@ class ModalAccount:
             del self._endings[instance]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("sandbox not terminated, retried", extra={"instance": instance, "why": errors.text(error)})
+
+
+def _check_sandbox(instance: str) -> None:
+    if is_web(instance):
+        raise Unsupported("Modal starts and ends the containers of an App on its own: use its URL.")

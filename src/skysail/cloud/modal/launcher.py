@@ -75,12 +75,12 @@ class SandboxLauncher:
             )
             assert app.app_id, "an App that was looked up has an id"
             self._inventory.add_app(arguments.app, app.app_id)
-            image = _image(arguments.image, spec.registry_credentials)
+            built = image(arguments.image, spec.registry_credentials)
             self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")
-            await errors.bounded(image.build.aio(app), _IMAGE_SECONDS, "build the image")
+            await errors.bounded(built.build.aio(app), _IMAGE_SECONDS, "build the image")
         except errors.SDK_ERRORS as error:
             raise errors.of_preparation(error) from error
-        return app, image
+        return app, built
 
     async def _create(
         self,
@@ -187,7 +187,7 @@ class SandboxLauncher:
         await detach(sandbox)
 
 
-def _image(name: str, credentials: RegistryCredentials | None) -> modal.Image:
+def image(name: str, credentials: RegistryCredentials | None) -> modal.Image:
     """Return the image without its ENTRYPOINT: the launch spec has the whole command line."""
     secret = None
     if credentials is not None:

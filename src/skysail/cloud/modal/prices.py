@@ -56,6 +56,9 @@ GPUS = (
 # US dollars per hour of a sandbox: a physical core, and a GiB of memory.
 _CORE_HOUR = 0.1419
 _GIB_HOUR = 0.024
+# US dollars per hour of a Function: a physical core, and a GiB of memory.
+_FUNCTION_CORE_HOUR = 0.04716
+_FUNCTION_GIB_HOUR = 0.007992
 # Multipliers by region: broad regions first.
 REGIONS: dict[str, float] = {
     **dict.fromkeys(("us", "eu", "ap", "uk", "ca", "me", "sa", "af", "mx", "jp", "au"), 1.5),
@@ -115,6 +118,17 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
     def usd_per_hour(self, gpus: GpuRequest | None, size: ResourceLimits, region: str) -> float:
         """Return the highest price of a sandbox in US dollars per hour."""
         total = self._machine(size)
+        if gpus is not None:
+            total += self.gpu(gpus.type).usd_per_hour * gpus.count
+        return round(total * self.multiplier(region), 6)
+
+    def function_usd_per_hour(self, gpus: GpuRequest | None, size: ResourceLimits, region: str) -> float:
+        """Return the highest price of one container of a Function in US dollars per hour.
+
+        Overrides of CPU and memory are prices of sandboxes, so they do not apply.
+        """
+        gib = memory_mib(size)[1] / _MIB_PER_GIB
+        total = cores(size)[1] * _FUNCTION_CORE_HOUR + gib * _FUNCTION_GIB_HOUR
         if gpus is not None:
             total += self.gpu(gpus.type).usd_per_hour * gpus.count
         return round(total * self.multiplier(region), 6)

@@ -101,7 +101,7 @@ async def test_own_server_of_the_image_runs_as_an_app(cloud: StandInHarness, acc
     async with session(cloud) as http, http.get(address.url) as reply:
         assert reply.status == 401
     with pytest.raises(Rejected) as error:
-        await account.create(launch("c2", command=("python", "-c", "raise SystemExit(9)"), options="web,port=8123"))
+        await account.create(launch("c2", command=("python", "-c", "raise SystemExit(9)"), options="web,port=8124"))
     assert error.value.reason == "ServerExited"
     assert "exit code 9" in str(error.value)
     await account.terminate(made.id, 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skysail.core.executor import CacheRegistry, Performer
 from skysail.kinds.modal_endpoints.caches import Caches as EndpointCaches
-from skysail.kinds.modal_endpoints.reconciler import EndpointReconciler
+from skysail.kinds.modal_endpoints.reconciler import AccountFacts, EndpointReconciler
 from skysail.kinds.modal_endpoints.types import KINDS as ENDPOINT_KINDS
 from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
 from skysail.kinds.training.api.train_job import TRAIN_JOB, TrainJob
@@ -45,7 +45,9 @@ class EndpointOperator:
             process.fill_only(cache)
         performer = Performer(process.client, CacheRegistry(*every), process)
         for kind in ENDPOINT_KINDS:
-            reconciler = EndpointReconciler(kind, process.client, caches, process.now, shim=_SHIM, is_simulated=True)
+            reconciler = EndpointReconciler(
+                kind, process.client, caches, process.now, shim=_SHIM, account=AccountFacts(is_simulated=True)
+            )
             controller = process.add_controller(reconciler, performer)
             owners = caches.owners[kind]
             owners.subscribe(controller.enqueue_object)

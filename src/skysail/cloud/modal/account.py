@@ -87,7 +87,7 @@ class ModalAccount:
 
     @property
     def features(self) -> Features:
-        return FEATURES
+        return msgspec.structs.replace(FEATURES, web_apps=self._web is not None)
 
     @property
     def terms(self) -> Timings:
@@ -142,7 +142,8 @@ class ModalAccount:
             self._output.keep({instance.id for instance in inventory.instances if instance.state != "ended"})
         if self._web is None:
             return inventory
-        return msgspec.structs.replace(inventory, instances=(*inventory.instances, *await self._web.inventory.list()))
+        found = await self._web.inventory.instances()
+        return msgspec.structs.replace(inventory, instances=(*inventory.instances, *found))
 
     async def offers(self) -> OfferList:
         """Return the table of prices. Raises while the workspace is unknown: a claim needs the name of its account."""

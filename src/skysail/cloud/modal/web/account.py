@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 from skysail.cloud import web_app
 from skysail.cloud.account import Instance, LaunchProgress, LaunchSpec
@@ -77,7 +78,7 @@ class WebApps:
         app = await self.inventory.find(instance)
         try:
             async for entry in app.handle.logs.stream.aio():
-                stream = "stderr" if entry.source == "stderr" else "stdout"
+                stream: Literal["stdout", "stderr"] = "stderr" if entry.source == "stderr" else "stdout"
                 yield Output(at=entry.timestamp.timestamp(), stream=stream, data=entry.message.encode())
         except errors.SDK_ERRORS as error:
             log.info("output of app ended", extra={"app": app.app_id, "why": errors.text(error)})

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import modal
 import msgspec
@@ -20,6 +21,7 @@ from skysail.cloud.modal.web.tags import WebTags
 from skysail.cloud.provider import Ended
 
 FUNCTION = "web"
+AnyFunction = modal.Function[Any, Any, Any]
 _CALL_SECONDS = 20.0
 _MAX_CONCURRENT = 8
 # Without a sample for this long, all containers count as billed.
@@ -49,7 +51,7 @@ class DeployedApp(msgspec.Struct, frozen=True, kw_only=True):
     handle: modal.App
     tags: WebTags
     written_tags: dict[str, str]
-    function: modal.Function | None
+    function: AnyFunction | None
     url: str
 
     @property
@@ -73,7 +75,7 @@ class WebInventory:
         # Names of Apps that this process deploys now.
         self.deploying: set[str] = set()
 
-    async def list(self) -> list[Instance]:
+    async def instances(self) -> list[Instance]:
         """Return the instances of all Apps, and those that ended recently. Raises if one App cannot be read."""
         apps = await self.apps()
         found = []
@@ -147,7 +149,7 @@ class WebInventory:
             handle=handle, tags=tags_module.decode(written), written_tags=dict(written), function=function, url=url
         )
 
-    async def _function(self, client: modal.Client, handle: modal.App) -> tuple[modal.Function | None, str]:
+    async def _function(self, client: modal.Client, handle: modal.App) -> tuple[AnyFunction | None, str]:
         """Return the function and its URL, None before the first deploy has ended."""
         found = modal.Function.from_name(
             handle.name or "", FUNCTION, environment_name=self._connection.environment or None, client=client

@@ -12,6 +12,7 @@ from modal import exception
 from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpec, Timings
 from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.errors import Gone, ProviderError
+from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.machine_prices import MachineRequest
 from skysail.cloud.modal import errors, internals, launch, prices
 from skysail.cloud.modal.connection import Connection
@@ -169,6 +170,9 @@ class ModalAccount:
 
     async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:  # noqa: ARG002 (one rank only)
         return await self._sessions.dial(instance, port)
+
+    async def http_address(self, instance: str, port: int) -> HttpAddress:
+        return await self._sessions.http_address(instance, port)
 
     async def _end_after(self, instance: str, claim: str, grace: float) -> None:
         """Terminate the sandbox when its program has had `grace` seconds, or do nothing if it has ended before."""

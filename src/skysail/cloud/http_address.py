@@ -1,6 +1,6 @@
-"""Addresses of HTTP servers at clouds that carry no raw connections: a URL, and headers that authenticate the caller.
+"""Addresses of HTTP servers at clouds: a URL, and headers that authenticate the caller.
 
-An account implements `HttpAccount` in addition to `CloudAccount` if its cloud forwards only HTTP to an instance. The
+An account implements `HttpAccount` in addition to `CloudAccount` if its cloud has a way of its own for HTTP. The
 bridge asks for the address, and never shows the headers to anybody.
 """
 

@@ -17,6 +17,7 @@ from yarl import URL
 from skysail.base.metrics import Metrics
 from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.listeners import Listeners
+from skysail.bridge.proxies import Proxies
 from skysail.bridge.routes import Route
 from skysail.bridge.traffic import Traffic
 from skysail.cloud.errors import OutcomeUnknown
@@ -135,7 +136,7 @@ async def bridge(max_per_route: int = 100) -> AsyncIterator[Harness]:
     harness = Harness(server, account, port)
     traffic = Traffic(harness.metrics, max_connections=100, max_connections_per_route=max_per_route)
     proxy = HttpProxy(account, traffic, idle_seconds=30.0, max_request_bytes=LIMIT, wall=lambda: harness.wall)
-    listeners = Listeners("127.0.0.1", {"modal": proxy})
+    listeners = Listeners("127.0.0.1", {"modal": Proxies(http=proxy)})
     route = Route(
         port=port,
         target_port=8000,

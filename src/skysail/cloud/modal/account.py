@@ -208,7 +208,7 @@ class ModalAccount:
     async def http_address(self, instance: str, port: int) -> HttpAddress:
         if is_web(instance):
             return await self._web_apps().http_address(instance)
-        raise Unsupported(f"Port {port} of a sandbox is reached by a raw connection.")
+        return await self._sessions.http_address(instance, port)
 
     def _web_apps(self) -> WebApps:
         if self._web is None:

@@ -7,7 +7,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Coroutine
 
-from skysail.cloud.errors import Gone, Rejected, Unsupported
+from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
 from skysail.cloud.provider import Output, PortConnection
 from skysail.cloud.runpod import api
 from skysail.cloud.runpod.client import Endpoint, RunPodClient
@@ -79,8 +79,10 @@ class TcpConnection:
     async def read(self) -> bytes:
         try:
             return await self._reader.read(_READ_BYTES)
-        except OSError:
-            return b""
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"The connection to the pod broke, so its last bytes may be missing: {error}."
+            ) from error
 
     async def write(self, data: bytes) -> None:
         self._writer.write(data)

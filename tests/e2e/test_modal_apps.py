@@ -14,8 +14,8 @@ import pytest
 from skysail.app import stand_ins
 from skysail.cloud.simulated import billing
 from skysail.local import addresses
-from skysail.local.cluster import credentials
 from skysail.local.cluster.supervisor import Unit
+from skysail.local.control_plane import credentials
 from tests.e2e.test_endpoints import resource, run_client
 from tests.e2e.test_modal import NODE, flags, is_node_ready, rows
 from tests.support.clouds import claims, is_bridge_ready

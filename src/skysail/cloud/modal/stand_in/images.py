@@ -150,11 +150,9 @@ class ImageStore:
 
     async def _chain(self, request: api_pb2.ImageBuildChainGetRequest, _: Call) -> api_pb2.ImageBuildChainGetResponse:
         """Return the builds of an image and of the layers below it, lowest first. Their logs are those of tasks."""
-        build, chain = self._find(request.image_id), []
-        while build is not None:
-            chain.append(build)
-            below = [base.image_id for base in build.layer.base_images]
-            build = self._builds.get(below[0]) if below else None  # type: ignore[assignment]
+        chain = [self._find(request.image_id)]
+        while below := [base.image_id for base in chain[-1].layer.base_images]:
+            chain.append(self._find(below[0]))
         reply = api_pb2.ImageBuildChainGetResponse()
         for each in reversed(chain):
             step = reply.build_steps.add(image_id=each.id, builder_app_id=each.app_id, builder_task_id=each.task_id)

@@ -86,18 +86,27 @@ test-chart: build ## the chart with the real Helm: lint, render, one installatio
 test-chart-all: build ## the same with every preset installed, upgrades and every command of the documents; half an hour
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/chart
 
+.PHONY: test-soak
+test-soak: $(READY) ## answers of gigabytes and of minutes, and 1,000 open streams, through the bridge
+	$(BIN)/python -m scripts.run_tests tests/soak
+
 .PHONY: rights
 rights: $(READY) ## which rights of the operator the last test runs used; after make test
 	$(BIN)/python -m scripts.rights
 
 .PHONY: check
-check: $(READY) ## style, types, import order, generated files, promises; below a minute
+check: $(READY) ## style, types, import order, generated files, documentation site, promises; below a minute
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.generate --check
+	$(BIN)/python -m scripts.site
 	$(BIN)/python -m scripts.promises
+
+.PHONY: site
+site: $(READY) ## build the documentation site into build/site; every link is checked
+	$(BIN)/python -m scripts.site
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Kopf doing the same work

@@ -25,6 +25,7 @@ from skysail.cloud.provider import (
 )
 from skysail.cloud.runpod import api
 from skysail.cloud.runpod.stand_in.log_book import LogBook
+from skysail.cloud.runpod.stand_in.port_mappings import PortMappings
 
 # Pods of the stand-in need UIDs that differ from those of Kubernetes pods at the same provider.
 _PODS = uuid.UUID("b0a1f2c4-6f43-4f0b-8f5e-6d2a4c6f9a01")
@@ -60,7 +61,7 @@ class PodRecord:
         self.log = LogBook()
         self.restarts = 0
         self.never_starts = False
-        self.public_ports: dict[int, int] = {}
+        self._mappings = PortMappings(self.connect)
         self.on_started: Callable[[], None] = lambda: None
         self._provider = provider
         self._now = now
@@ -131,7 +132,7 @@ class PodRecord:
         ports = []
         for text in self.body.ports:
             number, _, kind = text.partition("/")
-            public = self.public_ports.get(int(number))
+            public = self._mappings.public.get(int(number))
             ports.append(
                 {"private": int(number), "public": public, "type": kind, "ip": "127.0.0.1" if public else None}
             )
@@ -148,6 +149,7 @@ class PodRecord:
                 failures += 1
                 await asyncio.sleep(timing.restart)
                 continue
+            await self._mappings.open(self.body.ports)
             self.status = "RUNNING"
             self.started = self._now()
             self.on_started()
@@ -193,6 +195,7 @@ class PodRecord:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._mappings.close()
         await self._provider.remove_sandbox(self._uid)
 
     def _run_id(self) -> RunId:

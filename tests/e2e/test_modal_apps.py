@@ -145,9 +145,8 @@ def test_endpoint_scales_without_a_deploy(node, namespace):
     fetch = "import urllib.request\nprint(urllib.request.urlopen('http://inference-api/', timeout=60).read().decode())"
     first = run_client(node, namespace, fetch)
     assert first.startswith(nonce)
+    assert {claim["spec"]["members"] for claim in claims(node, namespace)} == {1}
     apply(node, namespace, endpoint(1, 3))
-    (held,) = {claim["spec"]["members"] for claim in claims(node, namespace)}
-    assert held == 1
     node.until(
         lambda: {claim["spec"]["members"] for claim in claims(node, namespace)} == {3}, "the claim of three containers"
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import modal
 
+from skysail.cloud.errors import ProviderError
 from skysail.cloud.modal import errors
 from skysail.cloud.modal.connection import Connection
 
@@ -48,7 +49,8 @@ class ProxyTokens:
             try:
                 client = await self._connection.client()
                 await self._delete(modal.Workspace.from_context(client=client), self._id)
-            except Exception as error:  # noqa: BLE001 (a token that stays is deleted after a month)
+            except (ProviderError, *errors.SDK_ERRORS) as error:
+                # A token that stays is deleted after a month.
                 log.debug("proxy token not deleted", extra={"why": str(error)})
 
     async def _create(self) -> None:

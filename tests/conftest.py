@@ -19,7 +19,6 @@ settings.load_profile("patient")
 pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.api_dsl")
 
 from tests.simulation.coverage_report import Checker, CoverageReport  # noqa: E402 (as above)
-from tests.support import rights  # noqa: E402 (as above)
 from tests.support.cluster import Cluster  # noqa: E402 (as above)
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A plane with our kinds and without an operator. Where namespaces are forbidden, its tests fail and say so."""
     with Cluster(tmp_path_factory.mktemp("cluster") / "home") as cluster:
         yield cluster
-        rights.record(cluster.home.audit_log)
 
 
 @pytest.fixture(scope="module")

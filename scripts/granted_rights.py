@@ -1,4 +1,4 @@
-"""Rights of each service account of the chart, as the code declares them: `scripts/rights.py` compares them with audit logs."""
+"""Rights of each service account of the chart, as the code declares them. `make rights` shows which were used."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.support.rights import OPERATOR, Use, uses
 NO_RIGHT = 'nodes "a" is forbidden: User "x" cannot delete resource "nodes" in API group "" at the cluster scope'
 
 
-def line(  # noqa: PLR0913 (parts of a line of the audit log)
+def line(
     verb: str,
     resource: str,
     *,

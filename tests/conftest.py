@@ -22,6 +22,7 @@ pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.api_dsl")
 
 from scripts import promises  # noqa: E402 (as above)
 from tests.simulation.coverage_report import Checker, CoverageReport  # noqa: E402 (as above)
+from tests.support import rights  # noqa: E402 (as above)
 from tests.support.cluster import Cluster  # noqa: E402 (as above)
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ def court(record_property: Callable[[str, object], None]) -> Iterator[Checker]:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Herald(config))
+
+
+def pytest_sessionfinish() -> None:
+    rights.record_observed()
 
 
 class _Herald:

@@ -1,4 +1,8 @@
-"""Rights that Skysail used, by the audit log of a test cluster. `make rights` compares them with those granted."""
+"""Rights that Skysail used: by the audit logs of test clusters, and by requests of operators in the simulation.
+
+Only the simulation has all faults, after which an operator reads what it has written. `make rights` compares the uses
+with the rights that are granted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,11 @@ from scripts.granted_rights import Right
 _ACCOUNTS = "system:serviceaccount:skysail-system:"
 OPERATOR = f"{_ACCOUNTS}skysail"
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "rights"
+_CREATED = 201
 _FORBIDDEN = 403
+# Parts of the path of one namespace: `namespaces` and its name.
+_NAMESPACED = 2
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "WATCH": "watch"}
 # What the RBAC authorizer says. Quotas, admission and namespaces that are being deleted answer with the same code.
 _NO_RIGHT = "cannot "
 
@@ -44,6 +52,9 @@ class Use(msgspec.Struct, frozen=True, order=True):
             and right.namespace in {"", self.namespace}
             and right.name in {"", self.name}
         )
+
+
+_observed: set[Use] = set()
 
 
 class _User(msgspec.Struct):
@@ -99,16 +110,39 @@ def uses(audit_log: Path) -> set[Use]:
 
 
 def record(audit_log: Path) -> None:
-    """Write what was used to a file of its own, for any number of test processes at once."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    file = FOLDER / f"{os.getpid()}-{time.time_ns()}.json"
-    file.write_bytes(msgspec.json.encode(sorted(uses(audit_log))))
+    """Write what was used in a test cluster."""
+    _write(uses(audit_log))
+
+
+def observe(method: str, path: str, status: int) -> None:
+    """Remember a request of an operator in the simulation, until `record_observed`."""
+    parts = path.strip("/").split("/")
+    group, parts = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    if len(parts) > _NAMESPACED and parts[0] == "namespaces":
+        parts = parts[2:]
+    verb = ("get" if len(parts) > 1 else "list") if method == "GET" else _VERBS[method]
+    plural = "/".join((parts[0], *parts[2:]))
+    _observed.update(_with_create(Use(group, plural, verb), status))
+
+
+def record_observed() -> None:
+    """Write what was observed in this process, if anything."""
+    if _observed:
+        _write(_observed)
+        _observed.clear()
+
+
+def _with_create(use: Use, status: int) -> Iterator[Use]:
+    """Yield the use. To apply an object that does not exist also needs the right to create it."""
+    yield use
+    if use.verb == "patch" and status == _CREATED:
+        yield msgspec.structs.replace(use, verb="create", name="")
 
 
 def _uses(row: _Row, ref: _Ref) -> Iterator[Use]:
     account = row.user.username.removeprefix(_ACCOUNTS)
     status = row.response_status or _Status()
-    yield Use(
+    use = Use(
         ref.api_group,
         f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource,
         row.verb,
@@ -117,6 +151,7 @@ def _uses(row: _Row, ref: _Ref) -> Iterator[Use]:
         account,
         status.code == _FORBIDDEN and _NO_RIGHT in status.message,
     )
+    yield from _with_create(use, status.code)
     for owner in _owners(row.request_object):
         group = owner.api_version.rpartition("/")[0]
         plural = granted_rights.plurals().get((group, owner.kind))
@@ -131,6 +166,13 @@ def _owners(body: msgspec.Raw) -> list[_Owner]:
     except msgspec.ValidationError:
         # A JSON patch is a list of operations, and names no owner.
         return []
+
+
+def _write(found: set[Use]) -> None:
+    """Write to a file of its own, for any number of test processes at once."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    file = FOLDER / f"{os.getpid()}-{time.time_ns()}.json"
+    file.write_bytes(msgspec.json.encode(sorted(found)))
 
 
 @cache

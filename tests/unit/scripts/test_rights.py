@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from scripts import rights
 from scripts.granted_rights import Right, granted
+from tests.support import rights as rights_of_tests
 from tests.support.rights import OPERATOR, Use, uses
 
 NO_RIGHT = 'nodes "a" is forbidden: User "x" cannot delete resource "nodes" in API group "" at the cluster scope'
@@ -55,6 +58,39 @@ def test_uses_owner_in_a_body_needs_the_right_on_its_finalizers(tmp_path):
         Use("batch", "jobs", "create"),
         Use("ml.example.com", "trainingjobs/finalizers", "update"),
     }
+
+
+def test_uses_apply_of_a_new_object_needs_the_right_to_create_it(tmp_path):
+    log = tmp_path / "audit.jsonl"
+    log.write_text(line("patch", "configmaps", name="skysail-offers", code=201) + "\n")
+    assert uses(log) == {Use("", "configmaps", "patch", name="skysail-offers"), Use("", "configmaps", "create")}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "want"),
+    [
+        ("GET", "/api/v1/pods", 200, {Use("", "pods", "list")}),
+        ("GET", "/api/v1/namespaces/a", 200, {Use("", "namespaces", "get")}),
+        ("GET", "/api/v1/namespaces/a/pods/b", 200, {Use("", "pods", "get")}),
+        ("WATCH", "/apis/batch/v1/jobs", 0, {Use("batch", "jobs", "watch")}),
+        ("POST", "/apis/batch/v1/namespaces/a/jobs", 201, {Use("batch", "jobs", "create")}),
+        (
+            "PATCH",
+            "/apis/apps/v1/namespaces/a/deployments/b",
+            201,
+            {Use("apps", "deployments", "patch"), Use("apps", "deployments", "create")},
+        ),
+        ("PUT", "/apis/x.dev/v1/things/b/status", 200, {Use("x.dev", "things/status", "update")}),
+    ],
+)
+def test_observe_request_in_the_simulation_is_a_use(monkeypatch, tmp_path, method, path, status, want):
+    monkeypatch.setattr(rights_of_tests, "_observed", set())
+    monkeypatch.setattr(rights_of_tests, "FOLDER", tmp_path)
+    rights_of_tests.observe(method, path, status)
+    rights_of_tests.record_observed()
+    rights_of_tests.record_observed()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert rights.used(tmp_path) == want
 
 
 def test_right_for_a_named_object_is_used_only_by_that_object():

@@ -1,7 +1,7 @@
 """Rights that Skysail's accounts have, and which of them the tests have used: `make rights`, after the test stages.
 
-With `--strict`, exit code 1 if a right was never used, or if a request was forbidden for lack of a right. Requests that were forbidden
-although the right is granted are listed only: some tests take rights away on purpose.
+With `--strict`, exit code 1 if a right was never used, or if a request was forbidden for lack of a right. Requests that
+were forbidden although the right is granted are listed only: some tests take rights away on purpose.
 """
 
 from __future__ import annotations

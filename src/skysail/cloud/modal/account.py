@@ -1,4 +1,4 @@
-"""An account at Modal: `cloud.account.CloudAccount` over sandboxes."""
+"""An account at Modal: `cloud.account.CloudAccount` over sandboxes and, for gangs, clustered Functions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.machine_prices import MachineRequest
 from skysail.cloud.modal import errors, internals, launch, prices
+from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
+from skysail.cloud.modal.gangs.account import Gangs, is_gang
+from skysail.cloud.modal.gangs.arguments import LIMITS
+from skysail.cloud.modal.gangs.launcher import GangLauncher
 from skysail.cloud.modal.inventory import SandboxInventory
+from skysail.cloud.modal.launch import LaunchConfig
 from skysail.cloud.modal.launcher import SandboxLauncher
 from skysail.cloud.modal.output import SandboxOutput
 from skysail.cloud.modal.prices import PriceTable
@@ -29,7 +34,9 @@ from skysail.cloud.modal.web.tags import is_web
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
-FEATURES = Features(exec=True, attach=True, port_forward=True, volumes=True, needs_command=True)
+FEATURES = Features(
+    exec=True, attach=True, port_forward=True, volumes=True, needs_command=True, gang=True, gang_limits=LIMITS
+)
 TIMINGS = Timings()
 _TERMINATE_SECONDS = 60.0
 _LAST_SECONDS = 5.0
@@ -67,6 +74,11 @@ class ModalAccount:
             shared_volumes=shared_volumes,
         )
         self._web = WebApps(self._connection, cluster, prices=self._prices, shim=shim) if shim else None
+        self._apps = Apps(self._connection, cluster)
+        config = LaunchConfig(
+            prices=self._prices, timings=TIMINGS, capacity_timeout=capacity_timeout, shared_volumes=shared_volumes
+        )
+        self._gangs = Gangs(self._connection, self._apps, cluster, config)
         self._output = SandboxOutput(self._inventory)
         self._sessions = SandboxSessions(self._connection, self._inventory, self._output)
         self._changes: ChangeFeed[str] = ChangeFeed()
@@ -100,25 +112,29 @@ class ModalAccount:
         self._launcher.progress = progress
         if self._web is not None:
             self._web.on_progress(progress)
+        self._gangs.launcher.progress = progress
 
     async def close(self) -> None:
         for task in self._endings.values():
             task.cancel()
         await asyncio.gather(*self._endings.values(), return_exceptions=True)
+        await self._gangs.close()
         if self._web is not None:
             await self._web.close()
         await self._connection.close()
 
     async def create(self, spec: LaunchSpec) -> Instance:
-        web = self._web if web_arguments.wants_web(spec.options) else None
-        instance = await (web or self._launcher).create(spec)
+        instance = await self._launcher_of(spec).create(spec)
         self._changes.publish(spec.claim)
         return instance
 
     async def terminate(self, instance: str, grace: float) -> None:
-        """Terminate the sandbox. With a grace period, ask its program first and return at once."""
+        """Terminate the sandbox, gang or App. With a grace period, ask its programs first and return at once."""
         if is_web(instance):
             self._changes.publish(await self._web_apps().terminate(instance))
+            return
+        if is_gang(instance):
+            self._changes.publish(await self._gangs.terminate(instance, grace))
             return
         found = await self._inventory.get(instance)
         if found is None:
@@ -137,12 +153,14 @@ class ModalAccount:
         await self._end(instance, found.claim)
 
     async def list(self) -> Inventory:
-        inventory = await self._inventory.list_all()
+        apps = await self._apps.list()
+        gangs = {app_id: app for app_id, app in apps.items() if self._apps.is_gang(app)}
+        inventory = await self._inventory.list_all(apps.keys() - gangs.keys())
         if inventory.complete:
             self._output.keep({instance.id for instance in inventory.instances if instance.state != "ended"})
-        if self._web is None:
-            return inventory
-        found = await self._web.inventory.instances()
+        found = [*await self._gangs.inventory.list_all(gangs.values())]
+        if self._web is not None:
+            found += await self._web.inventory.instances()
         return msgspec.structs.replace(inventory, instances=(*inventory.instances, *found))
 
     async def offers(self) -> OfferList:
@@ -160,16 +178,21 @@ class ModalAccount:
     async def get(self, instance: str) -> Instance | None:
         if is_web(instance):
             return await self._web_apps().inventory.get(instance)
-        return await self._inventory.get(instance)
+        return await (self._gangs.inventory if is_gang(instance) else self._inventory).get(instance)
 
     def watch(self) -> AsyncIterator[str]:
         """Yield claims whose sandbox this process has changed, or whose output has ended."""
         return self._changes.subscribe()
 
-    async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:  # noqa: ARG002 (one rank only)
+    async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
         if is_web(instance):
             async for piece in self._web_apps().output(instance):
                 yield piece
+            return
+        if is_gang(instance):
+            async for piece in self._gangs.output.replay(instance, rank):
+                yield piece
+            self._changes.publish(await self._gangs.claim(instance))
             return
         async for piece in self._output.replay(instance):
             yield piece
@@ -189,26 +212,34 @@ class ModalAccount:
         *,
         stdin: bool,
         tty: bool,
-        rank: int = 0,  # noqa: ARG002 (one rank only)
+        rank: int = 0,
     ) -> Session:
         _check_sandbox(instance)
+        _refuse_in_gang(instance, rank, "run a command")
         session = await self._sessions.exec(instance, command, tty=tty)
         if not stdin:
             await session.close_stdin()
         return session
 
-    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:  # noqa: ARG002 (one rank only)
+    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:  # noqa: ARG002 (always open)
         _check_sandbox(instance)
+        _refuse_in_gang(instance, rank, "attach to the program")
         return await self._sessions.attach(instance)
 
-    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:  # noqa: ARG002 (one rank only)
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
         _check_sandbox(instance)
+        _refuse_in_gang(instance, rank, "connect to a port")
         return await self._sessions.dial(instance, port)
 
     async def http_address(self, instance: str, port: int) -> HttpAddress:
         if is_web(instance):
             return await self._web_apps().http_address(instance)
         return await self._sessions.http_address(instance, port)
+
+    def _launcher_of(self, spec: LaunchSpec) -> SandboxLauncher | GangLauncher | WebApps:
+        if self._web is not None and web_arguments.wants_web(spec.options):
+            return self._web
+        return self._gangs.launcher if spec.size > 1 else self._launcher
 
     def _web_apps(self) -> WebApps:
         if self._web is None:
@@ -247,3 +278,12 @@ class ModalAccount:
 def _check_sandbox(instance: str) -> None:
     if is_web(instance):
         raise Unsupported("Modal starts and ends the containers of an App on its own: use its URL.")
+
+
+def _refuse_in_gang(instance: str, rank: int, what: str) -> None:
+    """Raise Unsupported for a rank of a gang: its containers are those of a Function, which nobody can enter."""
+    if is_gang(instance):
+        raise Unsupported(
+            f"Modal has no way to {what} in rank {rank} of a gang: read its log, or run one worker alone, which is a "
+            "sandbox."
+        )

@@ -13,6 +13,7 @@ import pytest
 from skysail.app import manifests
 from skysail.local.addresses import CLUSTER_IP
 from skysail.local.cluster.supervisor import Unit
+from tests.support import documents
 from tests.support.clouds import NODES, Books, at, claims, is_bridge_ready, let_go, start_bridge, start_operator
 from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
 
@@ -346,6 +347,23 @@ def test_bridge_deployment_offloaded_whole_answers_and_its_node_tells_what_it_kn
     assert "<unknown>" in top
     ok(node, "delete", "deployment", "web", "-n", namespace, TIMEOUT)
     node.until(lambda: slices(node, namespace) == [], "no slices without pods")
+
+
+def test_bridge_examples_of_the_document_answer(node, namespace):
+    kinds = {"Pod", "Service"}
+    shown = [found for page, found in documents.manifests() if "services.md" in page and found["kind"] in kinds]
+    assert [found["metadata"]["name"] for found in shown] == ["hello", "hello", "train"]
+    apply(node, namespace, *shown)
+    until_routed(node, namespace, 3)
+    fetch = (
+        "import time, urllib.request\n"
+        "def fetch(url):\n"
+        "    while True:\n"
+        "        try: return urllib.request.urlopen(url, timeout=60).status\n"
+        "        except OSError: time.sleep(0.1)\n"  # no readiness probe: the program may not listen yet
+        "print(fetch('http://hello'), fetch('http://train-tunnel'), fetch('http://train-tunnel:6006'))\n"
+    )
+    assert run_client(node, namespace, fetch) == "200 200 200\n"
 
 
 def test_bridge_headless_service_says_why_it_leads_nowhere(node, namespace):

@@ -71,6 +71,8 @@ def _of_pod(pod: Pod, image: str, *, is_own_server: bool) -> Problem | None:
     refusal = pod.offload_refusal
     if refusal is not None and not pod.spec.node_name:
         return Problem(refusal.reason, refusal.message)
+    if any(each.state.waiting and each.state.waiting.reason == Reason.REPLY_LOST for each in pod.containers):
+        return None  # the next inventories show whether the launch succeeded
     pending = pod_pending.pending_reason(pod, f"Pod {pod.metadata.name}")
     return Problem(pending.reason, pending.message) if pending is not None else None
 

@@ -233,6 +233,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     gang: bool = False
     live_prices: bool = False
     needs_command: bool = False  # cannot start an image by its own ENTRYPOINT, so a launch spec names the command line
+    needs_shell: bool = False  # runs the program under a shell of the image
     billable: bool = True
 
 

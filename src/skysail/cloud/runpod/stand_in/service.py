@@ -223,6 +223,10 @@ class StandInService:
         usd = pod.usd if verb == "create" else 0.0
         if verb == "ended":
             usd = self._ended_costs[pod.id] = billing.cost(self.ledger.beginnings[pod.id], now)
-        self.ledger.write(
-            Row(at=now, verb=verb, instance=pod.id, claim=mark.claim, cluster=mark.cluster, region=pod.center, usd=usd)
+        row = Row(
+            at=now, verb=verb, instance=pod.id, claim=mark.claim, cluster=mark.cluster, region=pod.center, usd=usd
         )
+        lifetime = pod.body.env.get(marks.LIFETIME, "")
+        if verb == "create" and lifetime.isdigit():
+            row = msgspec.structs.replace(row, seconds=float(lifetime))
+        self.ledger.write(row)

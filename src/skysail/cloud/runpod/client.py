@@ -67,6 +67,10 @@ class Endpoint(msgspec.Struct, frozen=True):
         return Path(self.url.removeprefix(_UNIX)) if self.url.startswith(_UNIX) else None
 
     @property
+    def is_local(self) -> bool:
+        return self.socket is not None or urlsplit(self.url).hostname in _LOOPBACK
+
+    @property
     def base(self) -> str:
         """URL before the version; a Unix socket has a name that is never resolved."""
         base = "http://runpod" if self.socket else self.url.rstrip("/")

@@ -80,6 +80,10 @@ class RunPodAccount:
         url = self.client.endpoint.url
         return ACCOUNT_REAL if url == DEFAULT_URL else url[-200:]
 
+    @property
+    def is_stand_in(self) -> bool:
+        return self.client.endpoint.is_local
+
     def set_credentials(self, credentials: Mapping[str, str]) -> None:
         """Use another key from the next call on. It must be a key of the same account.
 

@@ -82,7 +82,7 @@ class RunPodAccount:
 
     @property
     def is_stand_in(self) -> bool:
-        return self.client.endpoint.is_local
+        return self.client.endpoint.is_stand_in
 
     def set_credentials(self, credentials: Mapping[str, str]) -> None:
         """Use another key from the next call on. It must be a key of the same account.

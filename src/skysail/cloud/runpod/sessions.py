@@ -165,7 +165,7 @@ async def _open_proxy(endpoint: Endpoint, host: str) -> tuple[asyncio.StreamRead
     if endpoint.socket is not None:
         return await asyncio.open_unix_connection(str(endpoint.socket))
     context = ssl.create_default_context(cadata=endpoint.ca or None)
-    if not endpoint.is_local:
+    if not endpoint.is_stand_in:
         return await asyncio.open_connection(host, _HTTPS, ssl=context)
     parts = urlsplit(endpoint.url)
     is_https = parts.scheme == "https"
@@ -175,7 +175,7 @@ async def _open_proxy(endpoint: Endpoint, host: str) -> tuple[asyncio.StreamRead
 
 def _check_address(endpoint: Endpoint, address: str, port: int) -> None:
     """Refuse an address inside the operator's own network, which no pod at the service has. A stand-in is local."""
-    if endpoint.is_local:
+    if endpoint.is_stand_in:
         return
     try:
         is_public = ipaddress.ip_address(address).is_global

@@ -49,8 +49,8 @@ _ADVICE: dict[str, str] = {
 }
 _FULL_PERCENT = 100
 _RECREATE_HINT = (
-    "Correct it, then delete the TrainingJob and create it again. Its generated PVC and the checkpoints on it are "
-    "deleted with it: name a PVC of your own in spec.checkpoint.claimName to keep them."
+    "Correct it, then delete the TrainingJob and create it again. Reported checkpoints stay, unless "
+    "spec.checkpoint.retain says otherwise: name their PVC in spec.checkpoint.claimName to resume from them."
 )
 _UNSEEN = (
     "No operator has reconciled the job yet. Check that one runs: `skysail status` on a local cluster, else "

@@ -126,7 +126,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
         (
             {"phase": "Failed", "conditions": [condition("BackoffLimitExceeded", "All retries are used up.")]},
             "Why: All retries are used up.",
-            "name a PVC of your own in spec.checkpoint.claimName to keep them",
+            "name their PVC in spec.checkpoint.claimName to resume from them",
         ),
         (
             {

@@ -232,3 +232,13 @@ def test_the_bar_is_as_long_as_the_training_is_far(status, full, want):
     shown = console.file.getvalue()
     assert want in shown
     assert (shown.count("━") if full else 0) == full
+
+
+def test_progress_names_the_epoch_once():
+    metrics = [
+        {"name": "epoch", "value": "1.5"},
+        {"name": "global_step", "value": "30"},
+        {"name": "loss", "value": "2"},
+    ]
+    shown = told(job(phase="Running", progress={"epoch": 1, "step": 30, "metrics": metrics}))
+    assert "Progress: epoch 1, step 30, loss 2" in shown.splitlines()

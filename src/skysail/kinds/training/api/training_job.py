@@ -35,6 +35,9 @@ Cause = Literal[
 ]
 Retain = Literal["Always", "OnFailure", "Never"]
 Workers = Annotated[int, Meta(ge=1, le=100)]
+# Names under which frameworks report the epoch and the step.
+EPOCH_METRICS = ("current_epoch", "epoch")
+STEP_METRICS = ("current_step", "global_step", "step")
 
 
 class RunPolicy(fields.ApiStruct, frozen=True):

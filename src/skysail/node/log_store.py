@@ -166,10 +166,11 @@ class LogWriter:
         self._append(data)
 
     def close(self) -> None:
-        """Close the log: text without a line end becomes a line. Idempotent."""
+        """Close the log: text without a line end becomes a partial line. Idempotent."""
         if self.is_closed:
             return
-        self._append(b"".join(_line(self._last, stream, rest) for stream, rest in self._parts.items() if rest))
+        rests = ((stream, rest) for stream, rest in self._parts.items() if rest)
+        self._append(b"".join(_line(self._last, stream, rest, is_full=False) for stream, rest in rests))
         self._file.close()
         self.is_closed = True
         self._notify()

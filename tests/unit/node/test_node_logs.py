@@ -57,8 +57,8 @@ async def test_every_option(store, options, text):
 
 async def test_lines_may_come_in_any_pieces(store):
     write(store, b"fir", b"st\nsecond\nthi", b"rd")
-    assert await read(store) == b"first\nsecond\nthird\n"
-    assert await read(store, tail=2) == b"second\nthird\n"
+    assert await read(store) == b"first\nsecond\nthird"
+    assert await read(store, tail=2) == b"second\nthird"
 
 
 async def test_streams_are_not_mixed_within_a_line(store):
@@ -87,11 +87,10 @@ def test_tail_is_exact_over_files_and_pieces(tmp_path_factory, pieces, tail, fil
     store = LogStore(tmp_path_factory.mktemp("logs"), RotationPolicy(file_bytes, files=1000))
     text = b"".join(pieces)
     write(store, *pieces)
-    lines = text.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
+    *whole, rest = text.split(b"\n")
+    lines = [*(line + b"\n" for line in whole), *([rest] if rest else [])]
     wanted = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
-    assert asyncio.run(read(store, tail=tail)) == b"".join(line + b"\n" for line in wanted)
+    assert asyncio.run(read(store, tail=tail)) == b"".join(wanted)
 
 
 async def test_what_is_kept_is_bounded_and_the_oldest_goes(tmp_path):
@@ -115,7 +114,16 @@ async def test_a_follower_hears_everything_until_the_run_has_ended(tmp_path):
     writer.write(Output("stdout", 99.0, b"no line end"))
     writer.close()
     writer.close()
-    assert await following == b"before\n" + b"".join(b"%d\n" % n for n in range(50)) + b"no line end\n"
+    assert await following == b"before\n" + b"".join(b"%d\n" % n for n in range(50)) + b"no line end"
+
+
+async def test_a_last_line_without_an_end_gains_none(store):
+    writer = store.writer(RUN)
+    writer.write(Output("stdout", 1.0, b"one\ntwo"))
+    writer.close()
+    assert await read(store) == b"one\ntwo"
+    assert await read(store, tail=1) == b"two"
+    assert (await read(store, timestamps=True)).endswith(b"Z two")
 
 
 async def test_a_follower_that_is_too_slow_goes_on_with_what_is_left(tmp_path):

@@ -87,8 +87,12 @@ test-chart-all: build ## the same with every preset installed, upgrades and ever
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/chart
 
 .PHONY: rights
-rights: $(READY) ## which rights of the operator the last test runs used; after make test
+rights: $(READY) ## which rights of Skysail the last test runs used; after make test and the other stages
 	$(BIN)/python -m scripts.rights
+
+.PHONY: promises
+promises: $(READY) ## whether every test that shows a promise ran and passed; after make test and the other stages
+	$(BIN)/python -m scripts.promises --ran
 
 .PHONY: check
 check: $(READY) ## style, types, import order, generated files, documentation site, promises; below a minute

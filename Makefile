@@ -73,6 +73,10 @@ test-gangs: build ## the real Kueue and Volcano beside the operator; builds them
 test-gangs-all: build ## the same with the real Kubeflow training operator, whose build takes minutes
 	$(BIN)/python -m scripts.run_tests tests/gang_schedulers
 
+.PHONY: test-modal-gangs
+test-modal-gangs: build ## every fault and crash of a gang at Modal's stand-in, and a PyTorch training there
+	$(BIN)/python -m scripts.run_tests -n 2 tests/conformance/test_modal_gangs.py
+
 .PHONY: test-sdk
 test-sdk: build ## the tests of Modal with the newest 1.x of its SDK; downloads it
 	$(BIN)/uv pip install -q --upgrade --target build/newest-sdk 'modal<2'

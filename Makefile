@@ -91,13 +91,18 @@ rights: $(READY) ## which rights of the operator the last test runs used; after 
 	$(BIN)/python -m scripts.rights
 
 .PHONY: check
-check: $(READY) ## style, types, import order, generated files, promises; below a minute
+check: $(READY) ## style, types, import order, generated files, documentation site, promises; below a minute
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.generate --check
+	$(BIN)/python -m scripts.site
 	$(BIN)/python -m scripts.promises
+
+.PHONY: site
+site: $(READY) ## build the documentation site into build/site; every link is checked
+	$(BIN)/python -m scripts.site
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Kopf doing the same work

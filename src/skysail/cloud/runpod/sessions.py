@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Coroutine
 
+from skysail.cloud import outbound
 from skysail.cloud.errors import Gone, Rejected, Unsupported
 from skysail.cloud.provider import Output, PortConnection
 from skysail.cloud.runpod import api
@@ -126,7 +127,7 @@ async def connect(endpoint: Endpoint, pod: api.Pod, port: int) -> PortConnection
     mapped = [row for row in (pod.runtime.ports or () if pod.runtime else ()) if row.private == port]
     for row in mapped:
         if row.type == "tcp" and row.ip and row.public:
-            return TcpConnection(*await _open(asyncio.open_connection(row.ip, row.public), port))
+            return TcpConnection(*await _open(outbound.open_connection(row.ip, row.public), port))
     if not any(row.type == "http" for row in mapped):
         raise Rejected("PortNotExposed", f"RunPod does not expose port {port}: add it to runpod.io/ports.")
     host = f"{pod.id}-{port}.{PROXY_DOMAIN}"
@@ -135,7 +136,7 @@ async def connect(endpoint: Endpoint, pod: api.Pod, port: int) -> PortConnection
         opened = await _open(asyncio.open_unix_connection(str(path)), port)
     else:
         context = ssl.create_default_context(cadata=endpoint.ca or None)
-        opened = await _open(asyncio.open_connection(host, 443, ssl=context), port)
+        opened = await _open(outbound.open_connection(host, 443, context), port)
     return ProxiedConnection(*opened, host)
 
 

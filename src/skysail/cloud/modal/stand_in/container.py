@@ -5,10 +5,11 @@ Requests of a container carry no task id and no token, so each container has a U
 
 from __future__ import annotations
 
+import codecs
 import socket
 import sysconfig
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from skysail.cloud.errors import ProviderError
 from skysail.cloud.modal.stand_in.changes import Changes
 from skysail.cloud.modal.stand_in.dispatch import Call, Dispatcher, Handler
 from skysail.cloud.modal.stand_in.images import ImageConfig
+from skysail.cloud.modal.stand_in.stream_log import STDERR, STDOUT, Line
 from skysail.cloud.provider import (
     Container,
     Ended,
@@ -92,19 +94,19 @@ class CallSide(Protocol):
 
 
 class FunctionContainer:
-    """Runs one container. `output` and `failure` are what it reported itself."""
+    """Runs one container. `failure` is why it could not start, as it reported itself.
 
-    def __init__(self, spec: ContainerSpec, provider: Provider, call: CallSide, now: Callable[[], float]) -> None:
+    Subclasses give it inputs by `input_handlers`.
+    """
+
+    def __init__(self, spec: ContainerSpec, provider: Provider, now: Callable[[], float]) -> None:
         self.spec = spec
-        self.output: api_pb2.FunctionPutOutputsItem | None = None
         self.failure: api_pb2.GenericResult | None = None
         self.started: float | None = None
         self.ended: float | None = None
         self._provider = provider
-        self._call = call
         self._now = now
-        self._has_input = False
-        self._is_cancelled = False
+        self._cancelled_inputs: list[str] = []
         self._changes = Changes()
         self._listener: socket.socket | None = None
         self._server: Server | None = None
@@ -115,13 +117,20 @@ class FunctionContainer:
         return {
             "ContainerHello": self._hello,
             "ContainerHeartbeat": self._heartbeat,
-            "TaskClusterHello": self._cluster_hello,
-            "FunctionGetInputs": self._get_inputs,
-            "FunctionPutOutputs": self._put_outputs,
             "TaskResult": self._task_result,
             "VolumeCommit": self._volume_commit,
             "VolumeReload": self._hello,
+            **self.input_handlers,
         }
+
+    @property
+    def _hosts(self) -> Path:
+        """Return the container's /etc/hosts, which the container may write."""
+        return self.spec.folder / "hosts"
+
+    @property
+    def input_handlers(self) -> dict[str, Handler]:
+        raise NotImplementedError
 
     @property
     def program(self) -> ProviderProgram:
@@ -136,10 +145,12 @@ class FunctionContainer:
         path.chmod(0o666)  # root of the container is another user of the machine
         self._server = Server([dispatcher.bind(api_grpc.ModalClientBase)], status_details_codec=custom_detail_codec)
         await self._server.start(sock=self._listener)
+        self._hosts.write_text("")
+        self._hosts.chmod(0o666)
         pod = self._pod()
         address = await self._provider.create_sandbox(pod)
-        hosts = ((f"::ffff:{address}", (_INTERFACE,)),) if address else ()
-        member = Member(msgspec.structs.replace(pod, hosts=hosts), self._container())
+        self._hosts.write_text(f"127.0.0.1 localhost\n::1 localhost\n{address} modal\n::ffff:{address} {_INTERFACE}\n")
+        member = Member(pod, self._container())
         self._program = ProviderProgram(self._provider, member, self._now)
         await self._program.start()
         self.started = self._now()
@@ -147,10 +158,21 @@ class FunctionContainer:
     async def wait(self) -> Ended:
         return await self.program.wait()
 
-    def cancel_input(self) -> None:
-        """Tell the container by its heartbeat that its input is cancelled."""
-        self._is_cancelled = True
+    def cancel_input(self, input_id: str) -> None:
+        """Tell the container by its heartbeat that an input is cancelled."""
+        self._cancelled_inputs.append(input_id)
         self._changes.notify()
+
+    async def lines(self) -> AsyncIterator[Line]:
+        """Yield the output of the program line by line, to its end."""
+        buffers = {number: _LineBuffer() for number in (STDOUT, STDERR)}
+        async for piece in self.program.output():
+            number = STDOUT if piece.stream == "stdout" else STDERR
+            for text in buffers[number].add(piece.data):
+                yield Line(piece.at, number, text)
+        for number, rest in buffers.items():
+            for text in rest.end():
+                yield Line(self._now(), number, text)
 
     async def interrupt(self) -> None:
         """Send the entry point an interrupt, as the service does before it takes a container away."""
@@ -179,12 +201,87 @@ class FunctionContainer:
         return Empty()
 
     async def _heartbeat(self, _request: object, _: Call) -> api_pb2.ContainerHeartbeatResponse:
-        """Answer late, or at once when the input is cancelled."""
+        """Answer late, or at once when an input is cancelled."""
         reply = api_pb2.ContainerHeartbeatResponse()
-        if await self._changes.until(lambda: self._is_cancelled, _HEARTBEAT_SECONDS):
-            self._is_cancelled = False
-            reply.cancel_input_event.input_ids.append(self._call.input_id)
+        if await self._changes.until(lambda: bool(self._cancelled_inputs), _HEARTBEAT_SECONDS):
+            cancelled, self._cancelled_inputs = self._cancelled_inputs, []
+            reply.cancel_input_event.input_ids.extend(cancelled)
         return reply
+
+    async def _task_result(self, request: api_pb2.TaskResultRequest, _: Call) -> Empty:
+        self.failure = request.result
+        return Empty()
+
+    async def _volume_commit(self, _request: object, _: Call) -> api_pb2.VolumeCommitResponse:
+        return api_pb2.VolumeCommitResponse()
+
+    def _pod(self) -> Pod:
+        spec = self.spec
+        own = (
+            Volume("arguments", ProjectedFiles((File("container", spec.arguments),))),
+            Volume("packages", HostPath(sysconfig.get_paths()["purelib"])),
+            Volume("worker", HostPath(str(spec.folder))),
+            Volume("hosts", HostPath(str(self._hosts))),
+            Volume("code", ProjectedFiles(tuple(_numbered(spec.files)))),
+        )
+        return Pod(
+            uid=str(uuid.uuid5(uuid.NAMESPACE_URL, spec.task_id)),
+            namespace="modal",
+            name=spec.task_id.lower(),
+            hostname="modal",
+            volumes=(*own, *spec.volumes),
+        )
+
+    def _container(self) -> Container:
+        spec = self.spec
+        own = (
+            Mount(volume="arguments", path=str(Path(_ARGUMENTS).parent), read_only=True),
+            Mount(volume="packages", path=_PACKAGES, read_only=True),
+            Mount(volume="worker", path=str(Path(_SOCKET).parent)),
+            Mount(volume="hosts", path="/etc/hosts"),
+        )
+        code = (
+            Mount(volume="code", path=file.path, sub_path=str(number), read_only=True)
+            for number, file in enumerate(spec.files)
+        )
+        env = {
+            **dict(spec.image.env),
+            "PYTHONUNBUFFERED": "1",
+            **spec.env,
+            "PYTHONPATH": ":".join(filter(None, (_ROOT, spec.env.get("PYTHONPATH", "")))),
+            "MODAL_IS_REMOTE": "1",
+            "MODAL_SERVER_URL": f"unix://{_SOCKET}",
+            "MODAL_TASK_ID": spec.task_id,
+            "MODAL_CONTAINER_ARGUMENTS_PATH": _ARGUMENTS,
+            "MODAL_CLOUD_PROVIDER": "CLOUD_PROVIDER_AWS",
+        }
+        return Container(
+            name="main",
+            image=spec.image.tag,
+            command=("python", "-c", _LAUNCHER),
+            env=tuple(env.items()),
+            working_dir=_ROOT,
+            mounts=(*own, *code, *spec.mounts),
+            limits=spec.limits,
+        )
+
+
+class CallContainer(FunctionContainer):
+    """A container that works on one call. `output` is what it reported itself."""
+
+    def __init__(self, spec: ContainerSpec, provider: Provider, call: CallSide, now: Callable[[], float]) -> None:
+        super().__init__(spec, provider, now)
+        self.output: api_pb2.FunctionPutOutputsItem | None = None
+        self._call = call
+        self._has_input = False
+
+    @property
+    def input_handlers(self) -> dict[str, Handler]:
+        return {
+            "TaskClusterHello": self._cluster_hello,
+            "FunctionGetInputs": self._get_inputs,
+            "FunctionPutOutputs": self._put_outputs,
+        }
 
     async def _cluster_hello(
         self, request: api_pb2.TaskClusterHelloRequest, _: Call
@@ -212,61 +309,6 @@ class FunctionContainer:
         self._call.put_output(self.spec.rank, request.outputs[0])
         return Empty()
 
-    async def _task_result(self, request: api_pb2.TaskResultRequest, _: Call) -> Empty:
-        self.failure = request.result
-        return Empty()
-
-    async def _volume_commit(self, _request: object, _: Call) -> api_pb2.VolumeCommitResponse:
-        return api_pb2.VolumeCommitResponse()
-
-    def _pod(self) -> Pod:
-        spec = self.spec
-        own = (
-            Volume("arguments", ProjectedFiles((File("container", spec.arguments),))),
-            Volume("packages", HostPath(sysconfig.get_paths()["purelib"])),
-            Volume("worker", HostPath(str(spec.folder))),
-            Volume("code", ProjectedFiles(tuple(_numbered(spec.files)))),
-        )
-        return Pod(
-            uid=str(uuid.uuid5(uuid.NAMESPACE_URL, spec.task_id)),
-            namespace="modal",
-            name=spec.task_id.lower(),
-            hostname="modal",
-            volumes=(*own, *spec.volumes),
-        )
-
-    def _container(self) -> Container:
-        spec = self.spec
-        own = (
-            Mount(volume="arguments", path=str(Path(_ARGUMENTS).parent), read_only=True),
-            Mount(volume="packages", path=_PACKAGES, read_only=True),
-            Mount(volume="worker", path=str(Path(_SOCKET).parent)),
-        )
-        code = (
-            Mount(volume="code", path=file.path, sub_path=str(number), read_only=True)
-            for number, file in enumerate(spec.files)
-        )
-        env = {
-            **dict(spec.image.env),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": _ROOT,
-            **spec.env,
-            "MODAL_IS_REMOTE": "1",
-            "MODAL_SERVER_URL": f"unix://{_SOCKET}",
-            "MODAL_TASK_ID": spec.task_id,
-            "MODAL_CONTAINER_ARGUMENTS_PATH": _ARGUMENTS,
-            "MODAL_CLOUD_PROVIDER": "CLOUD_PROVIDER_AWS",
-        }
-        return Container(
-            name="main",
-            image=spec.image.tag,
-            command=("python", "-c", _LAUNCHER),
-            env=tuple(env.items()),
-            working_dir=_ROOT,
-            mounts=(*own, *code, *spec.mounts),
-            limits=spec.limits,
-        )
-
 
 def limits(resources: api_pb2.Resources) -> ResourceLimits:
     return ResourceLimits(memory=resources.memory_mb_max * _MIB or None)
@@ -275,3 +317,19 @@ def limits(resources: api_pb2.Resources) -> ResourceLimits:
 def _numbered(files: tuple[File, ...]) -> list[File]:
     """Return the files under names that cannot collide, whatever their paths are."""
     return [File(str(number), file.content, file.mode) for number, file in enumerate(files)]
+
+
+class _LineBuffer:
+    """Cuts output into lines. Bytes that are not UTF-8 are replaced."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+
+    def add(self, data: bytes) -> list[str]:
+        *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
+        return [f"{line}\n" for line in lines]
+
+    def end(self) -> list[str]:
+        rest = self._rest + self._decoder.decode(b"", final=True)
+        return [rest] if rest else []

@@ -73,6 +73,10 @@ test-gangs: build ## the real Kueue and Volcano beside the operator; builds them
 test-gangs-all: build ## the same with the real Kubeflow training operator, whose build takes minutes
 	$(BIN)/python -m scripts.run_tests tests/gang_schedulers
 
+.PHONY: test-modal-gangs
+test-modal-gangs: build ## every fault and crash of a gang at Modal's stand-in, and a PyTorch training there
+	$(BIN)/python -m scripts.run_tests -n 2 tests/conformance/test_modal_gangs.py
+
 .PHONY: test-sdk
 test-sdk: build ## the tests of Modal with the newest 1.x of its SDK; downloads it
 	$(BIN)/uv pip install -q --upgrade --target build/newest-sdk 'modal<2'
@@ -87,8 +91,12 @@ test-chart-all: build ## the same with every preset installed, upgrades and ever
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/chart
 
 .PHONY: rights
-rights: $(READY) ## which rights of the operator the last test runs used; after make test
+rights: $(READY) ## which rights of Skysail the last test runs used; after make test and the other stages
 	$(BIN)/python -m scripts.rights
+
+.PHONY: promises
+promises: $(READY) ## whether every test that shows a promise ran and passed; after make test and the other stages
+	$(BIN)/python -m scripts.promises --ran
 
 .PHONY: check
 check: $(READY) ## style, types, import order, generated files, documentation site, promises; below a minute

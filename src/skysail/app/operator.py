@@ -233,6 +233,8 @@ class Operator:
     def _add_translated(self, training_module: TrainingModule) -> None:
         """Add the kinds that the training engine runs. TrainJobs only in a cluster without Kubeflow Trainer."""
         caches = training_module.caches
+        if (modal := self._accounts.by_name.get(MODAL)) is not None:
+            training_module.modal_jobs.gang_limits = modal.features.gang_limits
         for reconciler, cache, desired in (
             (training_module.modal_jobs, training_module.modal_job_cache, lambda _: True),
             (training_module.train_jobs, training_module.train_job_cache, _is_ours),

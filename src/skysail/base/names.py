@@ -90,6 +90,10 @@ class Annotation(DocumentedName):
         "skysail.dev/checkpoint-volume",
         "On a pod of a TrainingJob: UID of the TrainingJob. At a cloud its checkpoints are in a volume of that cloud.",
     )
+    NEWEST_CHECKPOINT = (
+        "skysail.dev/newest-checkpoint",
+        "On a PVC for checkpoints: the newest one. A TrainingJob whose spec names the PVC resumes from it.",
+    )
     CLOUD_CHECKPOINT = (
         "skysail.dev/cloud-checkpoint",
         "On a pod of a TrainingJob: the newest checkpoint, if it is in the volume of a cloud.",
@@ -470,6 +474,10 @@ class EventReason(DocumentedName):
     CHECKPOINT_LOST = (
         "CheckpointLost",
         "The PVC of the newest checkpoint was deleted: an attempt starts without a checkpoint.",
+    )
+    CHECKPOINTS_RETAINED = (
+        "CheckpointsRetained",
+        "The usual PVC has checkpoints of an earlier TrainingJob of the same name, so this one has a new PVC.",
     )
     CHECKPOINT_LEFT_BEHIND = (
         "CheckpointLeftBehind",

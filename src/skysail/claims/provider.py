@@ -238,6 +238,11 @@ class ClaimProvider:
                 f"{self.name} has no private network for the {ref.size} pods of {ref.kind} {ref.name}: use a cloud "
                 "that has one, use one worker, or do not ask for a cloud.",
             )
+        gpus, limits = member.requirements.gpus, self.features.gang_limits
+        if limits is not None and (
+            problem := limits.problem(self.name, gpus.type if gpus else "", gpus.count if gpus else 0, ref.size)
+        ):
+            raise Rejected(Reason.GANG_NOT_OFFLOADED, problem)
         gang = self._gangs.join(ref, member)
         members = gang.members
         if len({claim.metadata.uid if (claim := self._claim(each.run)) else "" for each in members}) != 1:

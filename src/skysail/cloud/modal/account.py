@@ -1,4 +1,4 @@
-"""An account at Modal: `cloud.account.CloudAccount` over sandboxes."""
+"""An account at Modal: `cloud.account.CloudAccount` over sandboxes and, for gangs, clustered Functions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
 
+import msgspec
 from modal import exception
 
 from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpec, Timings
 from skysail.cloud.change_feed import ChangeFeed
-from skysail.cloud.errors import Gone, ProviderError
+from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.cloud.modal import errors, internals, prices
+from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
+from skysail.cloud.modal.gangs.account import Gangs, is_gang
+from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.cloud.modal.inventory import SandboxInventory
+from skysail.cloud.modal.launch import LaunchConfig
 from skysail.cloud.modal.launcher import SandboxLauncher
 from skysail.cloud.modal.output import SandboxOutput
 from skysail.cloud.modal.prices import PriceTable
@@ -22,7 +27,9 @@ from skysail.cloud.modal.sessions import SandboxSessions
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
-FEATURES = Features(exec=True, attach=True, port_forward=True, volumes=True, needs_command=True)
+FEATURES = Features(
+    exec=True, attach=True, port_forward=True, volumes=True, needs_command=True, gang=True, gang_limits=LIMITS
+)
 TIMINGS = Timings()
 _TERMINATE_SECONDS = 60.0
 _LAST_SECONDS = 5.0
@@ -57,6 +64,11 @@ class ModalAccount:
             capacity_timeout=capacity_timeout,
             shared_volumes=shared_volumes,
         )
+        self._apps = Apps(self._connection, cluster)
+        config = LaunchConfig(
+            prices=self._prices, timings=TIMINGS, capacity_timeout=capacity_timeout, shared_volumes=shared_volumes
+        )
+        self._gangs = Gangs(self._connection, self._apps, cluster, config)
         self._output = SandboxOutput(self._inventory)
         self._sessions = SandboxSessions(self._connection, self._inventory, self._output)
         self._changes: ChangeFeed[str] = ChangeFeed()
@@ -88,20 +100,26 @@ class ModalAccount:
 
     def on_progress(self, progress: LaunchProgress) -> None:
         self._launcher.progress = progress
+        self._gangs.launcher.progress = progress
 
     async def close(self) -> None:
         for task in self._endings.values():
             task.cancel()
         await asyncio.gather(*self._endings.values(), return_exceptions=True)
+        await self._gangs.close()
         await self._connection.close()
 
     async def create(self, spec: LaunchSpec) -> Instance:
-        instance = await self._launcher.create(spec)
+        launcher = self._gangs.launcher if spec.size > 1 else self._launcher
+        instance = await launcher.create(spec)
         self._changes.publish(spec.claim)
         return instance
 
     async def terminate(self, instance: str, grace: float) -> None:
-        """Terminate the sandbox. With a grace period, ask its program first and return at once."""
+        """Terminate the sandbox or gang. With a grace period, ask its programs first and return at once."""
+        if is_gang(instance):
+            self._changes.publish(await self._gangs.terminate(instance, grace))
+            return
         found = await self._inventory.get(instance)
         if found is None:
             raise Gone(f"Modal has no sandbox {instance}.")
@@ -119,10 +137,13 @@ class ModalAccount:
         await self._end(instance, found.claim)
 
     async def list(self) -> Inventory:
-        inventory = await self._inventory.list_all()
+        apps = await self._apps.list()
+        gangs = {app_id: app for app_id, app in apps.items() if self._apps.is_gang(app)}
+        inventory = await self._inventory.list_all(apps.keys() - gangs.keys())
         if inventory.complete:
             self._output.keep({instance.id for instance in inventory.instances if instance.state != "ended"})
-        return inventory
+        found = await self._gangs.inventory.list_all(gangs.values())
+        return msgspec.structs.replace(inventory, instances=(*inventory.instances, *found))
 
     async def offers(self) -> OfferList:
         """Return the table of prices. Raises while the workspace is unknown: a claim needs the name of its account."""
@@ -130,13 +151,18 @@ class ModalAccount:
         return self._prices.offers()
 
     async def get(self, instance: str) -> Instance | None:
-        return await self._inventory.get(instance)
+        return await (self._gangs.inventory if is_gang(instance) else self._inventory).get(instance)
 
     def watch(self) -> AsyncIterator[str]:
         """Yield claims whose sandbox this process has changed, or whose output has ended."""
         return self._changes.subscribe()
 
-    async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:  # noqa: ARG002 (one rank only)
+    async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
+        if is_gang(instance):
+            async for piece in self._gangs.output.replay(instance, rank):
+                yield piece
+            self._changes.publish(await self._gangs.claim(instance))
+            return
         async for piece in self._output.replay(instance):
             yield piece
         # The output ends a moment before the sandbox does, or long before it if the program closes its output.
@@ -155,17 +181,20 @@ class ModalAccount:
         *,
         stdin: bool,
         tty: bool,
-        rank: int = 0,  # noqa: ARG002 (one rank only)
+        rank: int = 0,
     ) -> Session:
+        _refuse_in_gang(instance, rank, "run a command")
         session = await self._sessions.exec(instance, command, tty=tty)
         if not stdin:
             await session.close_stdin()
         return session
 
-    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:  # noqa: ARG002 (one rank only)
+    async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:  # noqa: ARG002 (always open)
+        _refuse_in_gang(instance, rank, "attach to the program")
         return await self._sessions.attach(instance)
 
-    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:  # noqa: ARG002 (one rank only)
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
+        _refuse_in_gang(instance, rank, "connect to a port")
         return await self._sessions.dial(instance, port)
 
     async def _end_after(self, instance: str, claim: str, grace: float) -> None:
@@ -195,3 +224,12 @@ class ModalAccount:
             del self._endings[instance]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("sandbox not terminated, retried", extra={"instance": instance, "why": errors.text(error)})
+
+
+def _refuse_in_gang(instance: str, rank: int, what: str) -> None:
+    """Raise Unsupported for a rank of a gang: its containers are those of a Function, which nobody can enter."""
+    if is_gang(instance):
+        raise Unsupported(
+            f"Modal has no way to {what} in rank {rank} of a gang: read its log, or run one worker alone, which is a "
+            "sandbox."
+        )

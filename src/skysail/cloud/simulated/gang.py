@@ -10,7 +10,7 @@ import msgspec
 
 from skysail.cloud.account import Member
 from skysail.cloud.errors import Rejected
-from skysail.cloud.provider import Container, Ended, Output, Pod
+from skysail.cloud.provider import Container, Ended, Output
 from skysail.cloud.simulated.programs import Program, ProviderProgram
 
 # Grace of the other ranks after one has failed.
@@ -80,7 +80,7 @@ async def _connect(programs: Sequence[ProviderProgram]) -> None:
     """Give each rank the addresses of all ranks."""
     addresses = await asyncio.gather(*(program.prepare() for program in programs))
     pods = [program.member.pod for program in programs]
-    hosts = tuple((address, _names(pod)) for address, pod in zip(addresses, pods, strict=True))
+    hosts = tuple((address, pod.dns_names) for address, pod in zip(addresses, pods, strict=True))
     for rank, program in enumerate(programs):
         program.member = member_of_gang(program.member, rank, hosts)
 
@@ -103,12 +103,3 @@ def _with_rank(container: Container, rank: int, size: int, master: str) -> Conta
     }
     env = {**defaults, **dict(container.env), "MASTER_ADDR": master}
     return msgspec.structs.replace(container, env=tuple(env.items()))
-
-
-def _names(pod: Pod) -> tuple[str, ...]:
-    """Return the names under which a cluster would find the pod."""
-    if not pod.subdomain:
-        return (pod.hostname,)
-    short = f"{pod.hostname}.{pod.subdomain}"
-    local = f"{short}.{pod.namespace}"
-    return (f"{local}.svc.cluster.local", f"{local}.svc", local, short, pod.hostname)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from skysail.claims.types import CloudInstance
+from skysail.cloud.gang_limits import GangLimits
 from skysail.core.actions import Event, Plan
 from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
 from skysail.kinds.training.api.train_job import TRAIN_JOB, TrainJob
@@ -41,7 +42,10 @@ POLICY_RULES = (
 
 
 class _Translated(Generic[T]):
-    """Common part: reads the object, its TrainingJob, and the claims of its pods. `claims`: claims by UID of a pod."""
+    """Common part: reads the object, its TrainingJob, and the claims of its pods.
+
+    `claims`: claims by UID of a pod. `gang_limits`: limits of the cloud on gangs.
+    """
 
     def __init__(
         self, cache: Cache[T], caches: Caches, now: Callable[[], datetime], child_name: Callable[[str], str]
@@ -52,6 +56,7 @@ class _Translated(Generic[T]):
         self._child_name = child_name
         self.claims: Callable[[str], Iterable[CloudInstance]] = lambda _: ()
         self.script = ""
+        self.gang_limits: GangLimits | None = None
 
     async def observe(self, key: Key) -> TranslatedSnapshot[T] | None:
         found = self._cache.get(key)
@@ -60,7 +65,7 @@ class _Translated(Generic[T]):
         training = self._caches.training.get(Key(key.namespace, self._child_name(key.name)))
         owner = training.metadata.controller if training is not None else None
         if training is None or owner is None or owner.uid != found.metadata.uid:
-            return TranslatedSnapshot(object=found, now=self._now(), script=self.script)
+            return TranslatedSnapshot(object=found, now=self._now(), script=self.script, gang_limits=self.gang_limits)
         return self._with_pods(found, training)
 
     def _with_pods(self, found: T, training: TrainingJob) -> TranslatedSnapshot[T]:
@@ -76,6 +81,7 @@ class _Translated(Generic[T]):
             claims=tuple(claims.values()),
             pod_annotations=(pods[-1].metadata.annotations or {}) if pods else {},
             script=self.script,
+            gang_limits=self.gang_limits,
         )
 
 

@@ -21,6 +21,7 @@ from skysail.claims.requirements.machine_size import machine_size
 from skysail.claims.requirements.types import CHEAPEST, PROVIDERS, RUNPOD, OffloadRequest, OwnerLink, PodSpecView
 from skysail.cloud import machine_prices
 from skysail.cloud.errors import Rejected
+from skysail.cloud.gang_limits import GangLimits
 from skysail.cloud.machine_prices import MachineRequest
 from skysail.cloud.offers import OfferList, OfferQuery, rank
 from skysail.kinds.offload.objects import NodeObject, Pod, parse_time, refers_to_secrets, requests_resource
@@ -44,7 +45,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_exhausted`: the provider had no capacity for another pod of the same Job lately.
     `unsupported`: fields of the pod that the node does not support.
-    `has_private_network`: the pods of a gang reach each other there.
+    `has_private_network`: the pods of a gang reach each other there. `gang_limits`: limits on such a gang.
     """
 
     node: str
@@ -56,6 +57,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     is_exhausted: bool = False
     unsupported: tuple[str, ...] = ()
     has_private_network: bool = True
+    gang_limits: GangLimits | None = None
 
 
 class AutoscalerAnswer(msgspec.Struct, frozen=True):
@@ -181,6 +183,7 @@ def _option(cloud: Cloud, seen: Observation, request: OffloadRequest, rule: Rule
         outage=cloud.outage,
         is_exhausted=cloud.is_exhausted,
         has_private_network=cloud.has_private_network,
+        gang_limits=cloud.gang_limits,
     )
     if cloud.offers is None or not decision.allowed:
         return option

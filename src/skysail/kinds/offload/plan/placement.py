@@ -21,6 +21,7 @@ import msgspec
 from skysail.base.names import Annotation, Label, Reason
 from skysail.claims.gangs import GangRef
 from skysail.claims.requirements.types import CHEAPEST, RUNPOD, OffloadRequest
+from skysail.cloud.gang_limits import GangLimits
 from skysail.cloud.offers import Offer, OfferQuery, rank
 from skysail.kinds.offload.plan.gangs import Sibling
 
@@ -73,7 +74,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     `offers`: offers that fit the pod, None while they are unknown. `no_offer`: why none fits.
     `outage`: why the cloud does not answer. `is_exhausted`: it had no capacity for another pod of the same Job lately.
     `fits_node`: whether the pod's own node selector and affinity allow the node.
-    `has_private_network`: whether the pods of a gang reach each other there.
+    `has_private_network`: whether the pods of a gang reach each other there. `gang_limits`: limits on such a gang.
     """
 
     provider: str
@@ -88,6 +89,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     outage: str = ""
     is_exhausted: bool = False
     has_private_network: bool = True
+    gang_limits: GangLimits | None = None
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -385,6 +387,13 @@ def _gang_refusal(option: ProviderOption, facts: PlacementFacts, ref: GangRef) -
             f"{option.provider} has no private network for the {ref.size} pods of {facts.gang}: ask for a cloud that "
             "has one, use one worker, or do not ask for a cloud.",
         )
+    gpus = facts.request.gpus
+    if option.gang_limits is not None and (
+        problem := option.gang_limits.problem(
+            option.provider, gpus.type if gpus else "", gpus.count if gpus else 0, ref.size
+        )
+    ):
+        return Refusal(Reason.GANG_NOT_OFFLOADED, problem)
     nodes = _sibling_nodes(facts)
     if nodes and option.node not in nodes:
         node = min(nodes)

@@ -27,7 +27,7 @@ def plan(snapshot: TranslatedSnapshot[ModalJob]) -> Plan:
     job = snapshot.object
     if job.metadata.is_deleting:
         return Plan(actions=finalizers.remove_legacy_finalizers(MODAL_JOB.resource, job))
-    errors = modal_job.errors(job.spec)
+    errors = modal_job.errors(job.spec, snapshot.gang_limits)
     if errors:
         return refused(snapshot, Event(Reason.INVALID_SPEC, " ".join(errors), warning=True))
     status = _status(snapshot)

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.kinds.training.admission.validation import validate
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.training_job import TrainingJob
@@ -67,6 +68,15 @@ def test_variables_timeout_retries_and_replicas():
 def test_too_many_gpus_are_refused_with_the_fix():
     assert "replicas" in modal_job.errors(job(gpu="H100:16").spec)[0]
     assert modal_job.errors(job(gpu="H100:8").spec) == ()
+
+
+@pytest.mark.parametrize("gpu", [None, "H100", "H100:4"])
+def test_gang_beyond_the_limits_of_the_cloud_is_an_error_with_the_fix(gpu):
+    gang = job(gpu=gpu, replicas=2, enable_i6pn=True).spec
+    assert modal_job.errors(gang) == ()
+    assert "request 8 H100 for each pod" in modal_job.errors(gang, LIMITS)[0]
+    assert modal_job.errors(job(gpu=gpu).spec, LIMITS) == ()
+    assert modal_job.errors(job(gpu="H100:8", replicas=2, enable_i6pn=True).spec, LIMITS) == ()
 
 
 def test_a_tunnel_is_not_honoured_yet():

@@ -5,6 +5,7 @@ import pytest
 
 from skysail.base.names import Annotation
 from skysail.claims.types import CloudInstance
+from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.core.actions import Apply
 from skysail.kinds.training.plan.modal_job import plan
 from skysail.kinds.training.translated_snapshot import TranslatedSnapshot
@@ -87,3 +88,10 @@ def test_an_impossible_spec_is_refused_once():
     assert made.actions == ()
     assert [note.reason for note in made.events] == ["InvalidSpec"]
     assert plan(snapshot(msgspec.structs.replace(job(gpu="H100:16"), status=made.status))).events == ()
+
+
+def test_gang_beyond_the_limits_of_the_cloud_is_refused_and_nothing_runs():
+    made = plan(snapshot(job(gpu="T4", replicas=2, enable_i6pn=True), gang_limits=LIMITS))
+    assert made.actions == ()
+    assert [(note.reason, note.warning) for note in made.events] == [("InvalidSpec", True)]
+    assert "request 8 T4 for each pod" in made.events[0].message

@@ -308,6 +308,7 @@ class Reason(DocumentedName):
     NAME_CONFLICT = "NameConflict", "The name of a child belongs to a foreign object; the message names its owner."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command, and the image's entry point could not be read."
+    NO_SHELL = "NoShell", "The image has no /bin/sh, under which the cloud runs programs."
     GANG_UNAVAILABLE = "GangUnavailable", "The requested gang scheduler is not installed."
     GANG_AVAILABLE = "GangAvailable", "The requested gang scheduler is installed."
     NOT_ADMITTED = "NotAdmitted", "The gang scheduler has not admitted the job; the message quotes it."
@@ -456,6 +457,10 @@ class Reason(DocumentedName):
 class EventReason(DocumentedName):
     """Reasons of events, in addition to those of conditions."""
 
+    SHELL_UNKNOWN = (
+        "ShellUnknown",
+        "The files of the image could not be read, so it is unknown whether it has the shell that the cloud needs.",
+    )
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
     TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
     WORKER_FAILED = (

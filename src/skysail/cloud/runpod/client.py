@@ -67,7 +67,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return Path(self.url.removeprefix(_UNIX)) if self.url.startswith(_UNIX) else None
 
     @property
-    def is_local(self) -> bool:
+    def is_stand_in(self) -> bool:
         return self.socket is not None or urlsplit(self.url).hostname in _LOOPBACK
 
     @property

@@ -21,8 +21,10 @@ from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Row
 from skysail.local import addresses
 from skysail.local.control_plane.flags import Component
+from tests.e2e.test_cloud_training import TRAIN, training_job, until_job
 from tests.support.clouds import at, claims, let_go, start_bridge
-from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_phase
+from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
+from tests.support.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tests.support.kubectl import Manifest
 
 NODE = "modal.com"
+OFFLOAD = {"skysail.dev/offload": "modal"}
 SAMPLES = Path(__file__).parents[2] / "config" / "samples"
 POLITE = "trap 'echo farewell; exit 9' TERM; echo ahoy; while :; do sleep 0.05; done"
 
@@ -234,6 +237,54 @@ def _fetched(node: Cluster, namespace: str) -> str:
             return ""
         finally:
             forward.terminate()
+
+
+def test_readiness_probes_decide_when_a_pod_at_modal_is_ready(node, namespace):
+    """An exec probe for one pod, a port for the other, which listens only when it is told to."""
+    ready = {"exec": {"command": ["test", "-e", "/tmp/ready"]}, "periodSeconds": 1}
+    server = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='0.0.0.0')"
+    waiting = f'while [ ! -e /tmp/go ]; do sleep 0.1; done; exec python3 -c "{server}"'
+    port = {"httpGet": {"port": 8000, "path": "/"}, "periodSeconds": 1, "timeoutSeconds": 10}
+    python = {"image": "python:3.11-slim", "readinessProbe": port}
+    apply(
+        node,
+        namespace,
+        modal_pod("file", "sleep", "1000", container={"readinessProbe": ready}),
+        modal_pod("port", "sh", "-c", waiting, container=python),
+    )
+    for name, opener in (("file", "/tmp/ready"), ("port", "/tmp/go")):
+        until_phase(node, namespace, name, "Running")
+        condition = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        assert ok(node, "get", "pod", name, "-n", namespace, "-o", condition) == "False"
+        ok(node, "exec", name, "-n", namespace, "--", "touch", opener)
+        until_condition(node, namespace, f"pod/{name}", "Ready")
+
+
+def test_terminal_of_exec_has_a_size_and_an_exit_code(node, namespace):
+    apply(node, namespace, modal_pod("p", "sleep", "1000"))
+    until_phase(node, namespace, "p", "Running")
+    argv = [*node.binaries.commands[Component.KUBECTL], "exec", "-it", "p", "-n", namespace]
+    env = {**os.environ, "KUBECONFIG": str(node.kubeconfig)}
+    terminal = Terminal([*argv, "--", "env", "PS1=$ ", "sh"], env)
+    terminal.resize(101, 33)
+    terminal.until(rb"[$#] $")
+    terminal.ask_until(b"stty size\r", rb"33 101")
+    terminal.type(b"echo $((6*7))\r")
+    terminal.until(rb"[\r\n ]42\r")
+    terminal.type(b"exit 5\r")
+    assert terminal.end() == 5
+
+
+def test_training_job_resumes_from_a_volume_of_modal(node, namespace):
+    nonce = secrets.token_hex(8)
+    manifest = training_job("burst", TRAIN.format(nonce=nonce), OFFLOAD, checkpointDir="/checkpoints")
+    apply(node, namespace, manifest)
+    status = until_job(node, namespace, "burst", "Succeeded")["status"]
+    first, second = status["attempts"]
+    assert (first["provider"], second["provider"], first["failure"]["exitCode"]) == ("modal", "modal", 3)
+    assert (status["checkpoint"]["provider"], status["checkpoint"]["step"]) == ("modal", 1)
+    assert ok(node, "logs", "-l", "job-name=burst-worker-1", "-n", namespace).split() == ["resumed", "1", nonce]
+    ok(node, "delete", "trainingjob", "burst", "-n", namespace, TIMEOUT)
 
 
 def test_outage_of_modal_leaves_the_operator_ready(node, namespace):

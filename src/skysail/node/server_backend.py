@@ -70,11 +70,11 @@ class KubeletBackend:
         return [_manifest(pod) for pod in self._kubelet.pods.all()]
 
     def running_pods(self) -> list[Manifest]:
-        """Return the pods with a pod sandbox. At a cloud, which gives pods no address, these are the running ones."""
+        """Return the pods with a running container. Pods at clouds have no address by which to know them."""
         pods = (
             self._kubelet.effective_pod(pod_state)
             for pod_state in self._kubelet.pod_states.values()
-            if pod_state.address or pod_state.running()
+            if any(isinstance(state, Running) for state in pod_state.runs.values())
         )
         return [_manifest(pod) for pod in pods if pod is not None]
 

@@ -15,8 +15,7 @@ from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpe
 from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.cloud.http_address import HttpAddress
-from skysail.cloud.machine_prices import MachineRequest
-from skysail.cloud.modal import errors, internals, launch, prices
+from skysail.cloud.modal import errors, internals, prices
 from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.gangs.account import Gangs, is_gang
@@ -31,7 +30,7 @@ from skysail.cloud.modal.sessions import SandboxSessions
 from skysail.cloud.modal.web import arguments as web_arguments
 from skysail.cloud.modal.web.account import WebApps
 from skysail.cloud.modal.web.tags import is_web
-from skysail.cloud.offers import Offer, OfferList
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
 FEATURES = Features(
@@ -168,13 +167,6 @@ class ModalAccount:
         await self._connection.client()
         return self._prices.offers()
 
-    def price_offers(self, offers: tuple[Offer, ...], request: MachineRequest) -> tuple[Offer, ...]:
-        """Return the offers with CPU, memory and the region of the options in their price. Raises Rejected."""
-        if self._web is not None and web_arguments.wants_web(request.options):
-            return web_arguments.price_offers(self._prices, offers, request)
-        region = dict(request.options).get(launch.REGION, "")
-        return self._prices.price_offers(offers, request.gpu_count, request.size, region)
-
     async def get(self, instance: str) -> Instance | None:
         if is_web(instance):
             return await self._web_apps().inventory.get(instance)
@@ -234,6 +226,7 @@ class ModalAccount:
     async def http_address(self, instance: str, port: int) -> HttpAddress:
         if is_web(instance):
             return await self._web_apps().http_address(instance)
+        _refuse_in_gang(instance, 0, "connect to a port")
         return await self._sessions.http_address(instance, port)
 
     def _launcher_of(self, spec: LaunchSpec) -> SandboxLauncher | GangLauncher | WebApps:

@@ -8,13 +8,10 @@ import posixpath
 import msgspec
 
 from skysail.cloud import web_app
-from skysail.cloud.account import GpuRequest, LaunchSpec
+from skysail.cloud.account import LaunchSpec
 from skysail.cloud.errors import Rejected
-from skysail.cloud.machine_prices import MachineRequest
-from skysail.cloud.modal.launch import REGION
-from skysail.cloud.modal.prices import PriceTable, cores, memory_mib
+from skysail.cloud.modal.prices import REGION, PriceTable, cores, memory_mib
 from skysail.cloud.modal.web import tags
-from skysail.cloud.offers import Offer
 from skysail.cloud.provider import EmptyDir, ProjectedFiles
 from skysail.cloud.web_app import WebApp
 
@@ -74,17 +71,6 @@ def web_arguments(spec: LaunchSpec, web: WebApp, prices: PriceTable) -> WebArgum
         region=region,
         usd_per_hour=usd,
     )
-
-
-def price_offers(prices: PriceTable, offers: tuple[Offer, ...], request: MachineRequest) -> tuple[Offer, ...]:
-    """Return the offers at the price of one container of a web App."""
-    region, count = dict(request.options).get(REGION, ""), max(request.gpu_count, 1)
-
-    def price(offer: Offer) -> float:
-        gpus = GpuRequest(offer.gpu_type, count) if offer.gpu_type else None
-        return prices.function_usd_per_hour(gpus, request.size, offer.region or region) / count
-
-    return tuple(msgspec.structs.replace(offer, usd_per_hour=price(offer)) for offer in offers)
 
 
 def wants_web(options: tuple[tuple[str, str], ...]) -> bool:

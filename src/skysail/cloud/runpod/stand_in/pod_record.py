@@ -36,11 +36,15 @@ _LAYER = "/tmp"  # noqa: S108 (inside the container)
 
 
 class Timing:
-    """Delays of the stand-in in seconds: until a container starts, and until an ended one is started again."""
+    """Delays of the stand-in in seconds.
 
-    def __init__(self, start: float = 0.5, restart: float = 0.5) -> None:
+    `start`: until a container starts. `restart`: until an ended one is started again. `port`: until ports are mapped.
+    """
+
+    def __init__(self, start: float = 0.5, restart: float = 0.5, port: float = 0.0) -> None:
         self.start = start
         self.restart = restart
+        self.port = port
 
 
 class PodRecord:
@@ -61,13 +65,13 @@ class PodRecord:
         self.log = LogBook()
         self.restarts = 0
         self.never_starts = False
-        self._mappings = PortMappings(self.connect)
         self.on_started: Callable[[], None] = lambda: None
         self._provider = provider
         self._now = now
         self._uid = str(uuid.uuid5(_PODS, self.id))
         self._task: asyncio.Task[None] | None = None
         self._number = 0
+        self._ports = PortMappings(self.connect)
 
     def start(self, timing: Timing) -> None:
         self._task = asyncio.create_task(self._run(timing))
@@ -132,7 +136,7 @@ class PodRecord:
         ports = []
         for text in self.body.ports:
             number, _, kind = text.partition("/")
-            public = self._mappings.public.get(int(number))
+            public = self._ports.public.get(int(number))
             ports.append(
                 {"private": int(number), "public": public, "type": kind, "ip": "127.0.0.1" if public else None}
             )
@@ -149,9 +153,9 @@ class PodRecord:
                 failures += 1
                 await asyncio.sleep(timing.restart)
                 continue
-            await self._mappings.open(self.body.ports)
             self.status = "RUNNING"
             self.started = self._now()
+            await self._ports.open(_tcp_ports(self.body.ports), delay=timing.port)
             self.on_started()
             await self._until_end()
             self.restarts += 1
@@ -195,7 +199,7 @@ class PodRecord:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._mappings.close()
+        await self._ports.close()
         await self._provider.remove_sandbox(self._uid)
 
     def _run_id(self) -> RunId:
@@ -229,3 +233,7 @@ class PodRecord:
 
     def _network_mounts(self) -> tuple[api.NetworkMount, ...]:
         return self.body.mounts.network if self.body.mounts else ()
+
+
+def _tcp_ports(ports: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(int(text.partition("/")[0]) for text in ports if text.endswith("/tcp"))

@@ -1,70 +1,73 @@
-"""Mapped TCP ports of a pod: a public port of 127.0.0.1 for each, as RunPod maps them to a port of the machine."""
+"""Mapped TCP ports of one pod of the stand-in: a listener on loopback for each."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.provider import PortConnection
 
 _HOST = "127.0.0.1"
-_CHUNK = 64 * 1024
-
-Dial = Callable[[int], Awaitable[PortConnection]]
+_READ_BYTES = 65536
 
 
 class PortMappings:
-    """Listeners of one pod. `public` has the public port of each private one."""
+    """Listeners by the port in the container. `connect` connects to a port of the pod."""
 
-    def __init__(self, dial: Dial) -> None:
-        self._dial = dial
-        self._servers: list[asyncio.Server] = []
+    def __init__(self, connect: Callable[[int], Awaitable[PortConnection]]) -> None:
         self.public: dict[int, int] = {}
+        self._connect = connect
+        self._servers: list[asyncio.Server] = []
+        self._opening: asyncio.Task[None] | None = None
 
-    async def open(self, ports: tuple[str, ...]) -> None:
-        """Map the TCP ports among these, such as `22/tcp`. Ports that are mapped stay as they are."""
-        for text in ports:
-            number, _, kind = text.partition("/")
-            if kind == "tcp" and int(number) not in self.public:
-                server = await asyncio.start_server(self._handler(int(number)), _HOST, 0)
-                self._servers.append(server)
-                self.public[int(number)] = int(server.sockets[0].getsockname()[1])
+    async def open(self, ports: tuple[int, ...], *, delay: float) -> None:
+        """Open listeners after a delay. They stay when the container is restarted."""
+        if ports and self._opening is None:
+            self._opening = asyncio.create_task(self._open(ports, delay))
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         for server in self._servers:
             server.close()
-        self._servers.clear()
         self.public.clear()
 
-    def _handler(self, port: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                connection = await self._dial(port)
-            except ProviderError:
-                writer.transport.abort()
-                return
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(_copy_in(reader, connection))
-                    tasks.create_task(_copy_out(connection, writer))
-                writer.close()
-            except* (OSError, ProviderError):
-                writer.transport.abort()
-            finally:
-                await connection.close()
+    async def _open(self, ports: tuple[int, ...], delay: float) -> None:
+        await asyncio.sleep(delay)
+        for port in ports:
+            server = await asyncio.start_server(self._forwarder(port), _HOST, 0)
+            self._servers.append(server)
+            self.public[port] = int(server.sockets[0].getsockname()[1])
 
-        return serve
+    def _forwarder(self, port: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ProviderError, OSError):
+                connection = await self._connect(port)
+                try:
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(_upload(reader, connection))
+                        tasks.create_task(_download(connection, writer))
+                except* (ProviderError, OSError):
+                    writer.transport.abort()  # bytes may be missing, so this is not the end of the data
+                finally:
+                    await connection.close()
+            writer.close()
+
+        return forward
 
 
-async def _copy_in(reader: asyncio.StreamReader, connection: PortConnection) -> None:
-    while data := await reader.read(_CHUNK):
+async def _upload(reader: asyncio.StreamReader, connection: PortConnection) -> None:
+    while data := await reader.read(_READ_BYTES):
         await connection.write(data)
     await connection.write_eof()
 
 
-async def _copy_out(connection: PortConnection, writer: asyncio.StreamWriter) -> None:
+async def _download(connection: PortConnection, writer: asyncio.StreamWriter) -> None:
     while data := await connection.read():
         writer.write(data)
         await writer.drain()
-    writer.write_eof()
+    if writer.can_write_eof():
+        writer.write_eof()

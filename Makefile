@@ -91,17 +91,26 @@ test-chart-all: build ## the same with every preset installed, upgrades and ever
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/chart
 
 .PHONY: rights
-rights: $(READY) ## which rights of the operator the last test runs used; after make test
+rights: $(READY) ## which rights of Skysail the last test runs used; after make test and the other stages
 	$(BIN)/python -m scripts.rights
 
+.PHONY: promises
+promises: $(READY) ## whether every test that shows a promise ran and passed; after make test and the other stages
+	$(BIN)/python -m scripts.promises --ran
+
 .PHONY: check
-check: $(READY) ## style, types, import order, generated files, promises; below a minute
+check: $(READY) ## style, types, import order, generated files, documentation site, promises; below a minute
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.generate --check
+	$(BIN)/python -m scripts.site
 	$(BIN)/python -m scripts.promises
+
+.PHONY: site
+site: $(READY) ## build the documentation site into build/site; every link is checked
+	$(BIN)/python -m scripts.site
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Kopf doing the same work

@@ -87,7 +87,6 @@ def rules_text() -> str:
         "namespace": rbac.rules(manifests.namespace_rules()),
         "nodeLeases": rbac.rules(node_lease.LEASE_POLICY_RULES),
         "bridge": rbac.rules(bridge.POLICY_RULES),
-        "bridgeNamespace": rbac.rules(bridge.NAMESPACE_POLICY_RULES),
         "tenants": tenants,
         "cleanUp": rbac.rules(cleanup.POLICY_RULES),
         "drain": rbac.rules(draining.POLICY_RULES),

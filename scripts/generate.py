@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from scripts import chart, helm, reference
+from scripts import chart, helm, pages, reference
 from skysail.app import manifests
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.settings import Settings
@@ -54,6 +54,10 @@ def rows() -> Iterator[Row]:
     yield Row("docs/reference/api.md", reference.api_page((*ALL_KINDS, *COMPATIBLE_KINDS)))
     yield Row("docs/reference/names.md", reference.names_page())
     yield Row("docs/reference/settings.md", reference.settings_page())
+    yield Row("docs/reference/commands.md", pages.commands_page())
+    yield Row("docs/adr/README.md", pages.decisions_page(ROOT))
+    for path, text in pages.kind_pages(ROOT, (*ALL_KINDS, *COMPATIBLE_KINDS)):
+        yield Row(path, text)
     for path, text in chart.files():
         yield Row(path, text)
     for folder, resources in KUSTOMIZATIONS.items():

@@ -1,7 +1,10 @@
 """Whether every promise that people rely on has its test. Names what is wrong in `tests/promises.toml` (exit code 1).
 
-A row has a `test` that shows it, or a `reason` why it cannot be kept, or neither as long as it is not built. The number
-of rows with neither is printed, and only falls.
+A row has a `test` that shows it, further tests in `also`, or a `reason` why it cannot be kept, or none of them as long
+as it is not built. The number of rows with none is printed, and only falls.
+
+With `--ran`, after the test stages: every named test must have passed, and none may have been skipped. Tests that only
+an on-demand target runs are counted if they did not run.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,12 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 PROMISES = "tests/promises.toml"
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+# Written by tests/conftest.py.
+OUTCOMES = ROOT / "build" / "outcomes"
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_ON_DEMAND = "pytest.mark.on_demand"
+_WORDS = {"failed": "failed", "skipped": "was skipped"}
 
 
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +35,12 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: str
     text: str
     test: str = ""
+    also: tuple[str, ...] = ()
     reason: str = ""
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        return (self.test, *self.also) if self.test else ()
 
 
 def read(path: Path) -> list[Promise]:
@@ -45,28 +58,82 @@ def problems(promises: Iterable[Promise], root: Path) -> Iterator[str]:
             yield f"{promise.id} does not begin with its seed, {promise.seed}."
         if promise.test and promise.reason:
             yield f"{promise.id} has a test and a reason why it cannot have one: keep one of them."
-        if promise.test and not exists(promise.test, root):
-            yield f"{promise.id} names {promise.test}, which does not exist."
+        if promise.also and not promise.test:
+            yield f"{promise.id} has further tests and no first one: name it as its test."
+        for test in promise.tests:
+            if not exists(test, root):
+                yield f"{promise.id} names {test}, which does not exist."
 
 
 def exists(node_id: str, root: Path) -> bool:
     """Whether a file defines this test. Parameters in brackets are not looked at: they exist only when collected."""
+    return bool(_definitions(node_id, root))
+
+
+def is_on_demand(node_id: str, root: Path) -> bool:
+    """Whether only an on-demand target runs this test: a mark of the test, of its class or of its file says so."""
+    tree = ast.parse((root / node_id.partition("::")[0]).read_text())
+    marks = [ast.unparse(node.value) for node in tree.body if isinstance(node, ast.Assign) and _is_mark(node)]
+    for definition in _definitions(node_id, root):
+        marks += [ast.unparse(decorator) for decorator in definition.decorator_list]
+    return any(mark == _ON_DEMAND for mark in marks)
+
+
+def _is_mark(assignment: ast.Assign) -> bool:
+    return ast.unparse(assignment.targets[0]) == "pytestmark"
+
+
+def _definitions(node_id: str, root: Path) -> list[_Definition]:
+    """Return the definitions that lead to the test: its classes, then itself. Returns none if the test is not there."""
     file, _, names = node_id.partition("[")[0].partition("::")
     path = root / file
     if not names or not path.is_file():
-        return False
-    body = ast.parse(path.read_text()).body
+        return []
+    body, way = ast.parse(path.read_text()).body, []
     for name in names.split("::"):
-        found = [node for node in body if isinstance(node, _DEFINITIONS) and node.name == name]
+        found = [node for node in body if isinstance(node, _Definition) and node.name == name]
         if not found:
-            return False
+            return []
+        way.append(found[0])
         body = found[0].body
-    return True
+    return way
 
 
-def main() -> int:
+def outcomes(folder: Path) -> dict[str, str]:
+    """Return the last outcome of each test that ran, by its id. A rerun comes after the run that it repeats."""
+    found: dict[str, str] = {}
+    for file in sorted(folder.glob("*.json")):
+        found |= msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    return found
+
+
+def not_shown(promises: Iterable[Promise], ran: Mapping[str, str], root: Path) -> Iterator[str]:
+    """Yield what the test stages did not show. Tests on demand need not have run."""
+    for promise in promises:
+        for test in promise.tests:
+            shown = [outcome for name, outcome in ran.items() if _is_case(name, test)]
+            if not shown and not is_on_demand(test, root):
+                yield f"{promise.id} names {test}, which did not run."
+            for outcome in sorted({outcome for outcome in shown if outcome != "passed"}):
+                yield f"{promise.id} names {test}, which {_WORDS[outcome]}."
+
+
+def _is_case(name: str, test: str) -> bool:
+    """Return whether a test that ran is the named one, or one of its parameters."""
+    return name == test or ("[" not in test and name.partition("[")[0] == test)
+
+
+def main(arguments: Sequence[str]) -> int:
     promises = read(ROOT / PROMISES)
     found = list(problems(promises, ROOT))
+    if "--ran" in arguments:
+        ran = outcomes(OUTCOMES)
+        found += not_shown(promises, ran, ROOT)
+        tests = {test for promise in promises for test in promise.tests}
+        passed = sum(any(_is_case(name, test) for name in ran) for test in tests)
+        sys.stdout.write(
+            f"{len(tests)} tests show promises: {passed} ran, {len(tests) - passed} are left to on-demand targets.\n"
+        )
     for problem in found:
         sys.stderr.write(f"{PROMISES}: {problem}\n")
     shown = sum(bool(promise.test) for promise in promises)
@@ -79,4 +146,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

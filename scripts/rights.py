@@ -1,52 +1,19 @@
-"""Rights that are granted to the operator, and which of them tests have used: `make rights`, after `make test`.
+"""Rights that Skysail's accounts have, and which of them the tests have used: `make rights`, after the test stages.
 
-Forbidden requests are listed, too. They do not change the exit code, because some tests take rights away on purpose.
+With `--strict`, exit code 1 if a right was never used, or if a request was forbidden for lack of a right. Requests that
+were forbidden although the right is granted are listed only: some tests take rights away on purpose.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from skysail.app import manifests
-from skysail.kube.api.rbac import PolicyRule
-from skysail.node.registration import node_lease
+from scripts.granted_rights import Right, granted
 from tests.support.rights import FOLDER, Use
-
-
-class Right(msgspec.Struct, frozen=True, order=True):
-    """One verb on one resource, granted in one namespace or in all, for one object or all."""
-
-    group: str
-    resource: str
-    verb: str
-    namespace: str = ""
-    name: str = ""
-
-    def is_used_by(self, use: Use) -> bool:
-        return (
-            (self.group, self.resource, self.verb) == (use.group, use.resource, use.verb)
-            and self.namespace in {"", use.namespace}
-            and self.name in {"", use.name}
-        )
-
-
-def granted() -> list[Right]:
-    scopes = (
-        ("", manifests.cluster_rules()),
-        (manifests.OPERATOR_NAMESPACE, manifests.namespace_rules()),
-        (node_lease.NAMESPACE, node_lease.LEASE_POLICY_RULES),
-    )
-    return sorted({right for namespace, rules in scopes for rule in rules for right in _rights(rule, namespace)})
-
-
-def _rights(rule: PolicyRule, namespace: str) -> Iterator[Right]:
-    for verb in rule.verbs:
-        for name in rule.names or ("",):
-            yield Right(rule.resource.group, rule.plural, verb, namespace, name)
 
 
 def used(folder: Path) -> set[Use]:
@@ -56,36 +23,48 @@ def used(folder: Path) -> set[Use]:
     return found
 
 
-def table(rights: Iterable[Right], uses: Iterable[Use]) -> list[str]:
-    """Return one line per resource: the verbs that were used, and those that were not."""
-    uses = list(uses)
-    rows: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {}
+def unused(rights: Iterable[Right], uses: Collection[Use]) -> list[Right]:
+    return [right for right in rights if not any(use.proves(right) for use in uses)]
+
+
+def missing(rights: Collection[Right], uses: Iterable[Use]) -> list[Use]:
+    """Return the requests that were forbidden, and that no right covers."""
+    forbidden = sorted(use for use in uses if use.is_forbidden)
+    return [use for use in forbidden if not any(use.is_about(right) for right in rights)]
+
+
+def table(rights: Iterable[Right], uses: Collection[Use]) -> list[str]:
+    """Return one line per account and resource: the verbs that were used, and those that were not."""
+    rows: dict[tuple[str, str, str, str], tuple[list[str], list[str]]] = {}
     for right in rights:
-        key = (f"{right.resource}.{right.group}".rstrip("."), right.namespace or "all", right.name)
-        is_used = any(right.is_used_by(use) for use in uses)
+        resource = f"{right.resource}.{right.group}".rstrip(".")
+        key = (right.account, resource, right.namespace or "all", right.name)
+        is_used = any(use.proves(right) for use in uses)
         rows.setdefault(key, ([], []))[not is_used].append(right.verb)
-    head = f"{'RESOURCE':<58}{'NAMESPACE':<18}{'USED':<44}UNUSED"
+    head = f"{'ACCOUNT':<18}{'RESOURCE':<70}{'NAMESPACE':<17}{'USED':<38}UNUSED"
     lines = [
-        f"{resource + (f' {name}' if name else ''):<58}{namespace:<18}{' '.join(was):<44}{' '.join(not_)}"
-        for (resource, namespace, name), (was, not_) in rows.items()
+        f"{account:<18}{resource + (f' {name}' if name else ''):<70}{namespace:<17}{' '.join(was):<38}{' '.join(not_)}"
+        for (account, resource, namespace, name), (was, not_) in sorted(rows.items())
     ]
-    return [head, *lines]
+    return [head, *(line.rstrip() for line in lines)]
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     uses, rights = used(FOLDER), granted()
     if not uses:
-        sys.stderr.write("No test has recorded what the operator used: run `make test` first.\n")
+        sys.stderr.write("No test has recorded what Skysail used: run `make test` first.\n")
         return 2
-    unused = [right for right in rights if not any(right.is_used_by(use) for use in uses)]
-    forbidden = sorted(use for use in uses if use.is_forbidden)
+    never, lacking = unused(rights, uses), missing(rights, uses)
     sys.stdout.write("\n".join([*table(rights, uses), ""]))
-    sys.stdout.write(f"{len(rights)} rights granted, {len(rights) - len(unused)} used, {len(unused)} unused; ")
-    sys.stdout.write(f"{len(forbidden)} kinds of requests forbidden.\n")
-    for use in forbidden:
-        sys.stdout.write(f"forbidden: {use.verb} {use.resource} {use.group} {use.namespace} {use.name}".rstrip() + "\n")
-    return 0
+    for use in sorted(use for use in uses if use.is_forbidden):
+        because = "no right" if use in lacking else "a test took the right away"
+        sys.stdout.write(f"forbidden ({because}): {use.account} {use.verb} {use.resource} {use.group} {use.name}\n")
+    sys.stdout.write(
+        f"{len(rights)} rights granted, {len(rights) - len(never)} used, {len(never)} unused; "
+        f"{len(lacking)} kinds of requests forbidden for lack of a right.\n"
+    )
+    return 1 if "--strict" in arguments and (never or lacking) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

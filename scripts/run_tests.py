@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 # More failures than this are hardly a coincidence, and are not rerun.
-_MAX_RERUNS = 3
+_MAX_RERUNS = 6
 _LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 

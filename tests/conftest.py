@@ -5,7 +5,9 @@ And a judge for runs of the simulation, with the scoreboard that is printed at t
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +20,7 @@ settings.load_profile("patient")
 # Before the first import of them, which the simulation is.
 pytest.register_assert_rewrite("tests.contract.cases", "tests.contract.api_dsl")
 
+from scripts import promises  # noqa: E402 (as above)
 from tests.simulation.coverage_report import Checker, CoverageReport  # noqa: E402 (as above)
 from tests.support import rights  # noqa: E402 (as above)
 from tests.support.cluster import Cluster  # noqa: E402 (as above)
@@ -38,7 +41,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A plane with our kinds and without an operator. Where namespaces are forbidden, its tests fail and say so."""
     with Cluster(tmp_path_factory.mktemp("cluster") / "home") as cluster:
         yield cluster
-        rights.record(cluster.home.audit_log)
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +67,30 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Herald(config))
 
 
+def pytest_sessionfinish() -> None:
+    rights.record_observed()
+
+
 class _Herald:
-    """Names a test as soon as it has failed, because a run lasts half an hour."""
+    """Names a test as soon as it has failed, because a run lasts half an hour. Records which tests show promises."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
+        rows = promises.read(promises.ROOT / promises.PROMISES)
+        self._named = {test.partition("[")[0] for row in rows for test in row.tests}
+        self._outcomes: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and (terminal := self._plugins.get_plugin("terminalreporter")):
             terminal.write_line(f"\n{report.when} failed: {report.nodeid}", red=True)
+        if report.nodeid.partition("[")[0] in self._named and (report.when == "call" or not report.passed):
+            self._outcomes[report.nodeid] = report.outcome
+
+    def pytest_sessionfinish(self) -> None:
+        if self._outcomes:
+            promises.OUTCOMES.mkdir(parents=True, exist_ok=True)
+            file = promises.OUTCOMES / f"{time.time_ns()}.json"
+            file.write_text(json.dumps(self._outcomes))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

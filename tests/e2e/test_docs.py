@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
-from tests.support.documents import ROOT, follow, newcomer
+from tests.support.documents import ROOT, follow, manifests, newcomer
+from tests.support.kubectl import fresh_namespace
 
 
 @pytest.fixture
@@ -19,6 +21,27 @@ def shell(tmp_path, cluster):
 @pytest.mark.parametrize("document", ["README.md", "docs/serving.md"])
 def test_the_commands_of_a_document_do_what_it_shows(shell, document):
     follow(shell, document)
+
+
+def test_the_api_server_accepts_every_manifest_that_a_document_shows(cluster, operator):
+    """With its admission webhooks, and no field that a kind does not have."""
+    shown = [*manifests(), *_examples()]
+    assert len(shown) > 15
+    assert operator
+    with fresh_namespace(cluster) as namespace:
+        for _, manifest in shown:
+            manifest["metadata"].pop("namespace", None)
+        text = yaml.safe_dump_all([manifest for _, manifest in shown])
+        arguments = ("apply", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-")
+        done = cluster.kubectl(*arguments, stdin=text)
+    assert done.stderr == "", [place for place, _ in shown]
+    assert done.stdout.count("(server dry run)") == len(shown)
+
+
+def _examples():
+    for path in sorted(ROOT.glob("examples/**/*.yaml")):
+        for manifest in yaml.safe_load_all(path.read_text()):
+            yield str(path), manifest
 
 
 def test_every_link_between_the_documents_leads_somewhere():

@@ -264,6 +264,7 @@ def test_metrics_have_the_names_and_labels_of_the_modal_operator(node, namespace
 def test_operator_killed_while_a_pod_runs_adopts_its_sandbox(node, namespace):
     apply(node, namespace, modal_pod("p", "sh", "-c", "echo before; sleep 5; echo after; exit 3"))
     until_phase(node, namespace, "p", "Running")
+    node.until(lambda: ok(node, "logs", "p", "-n", namespace) == "before\n", "the first line")
     node.signal("operator")
     node.until(lambda: node.unit("operator").restarts > 0, "the operator to be restarted")
     shown = until_phase(node, namespace, "p", "Failed")

@@ -11,8 +11,9 @@ import pytest
 
 from skysail.app import manifests
 from skysail.base.names import Condition
+from tests.support import owner_chains
 from tests.support.clouds import NODES, TAINTS, Books, claims, let_go, start_operator
-from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, until_phase
+from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,6 +191,53 @@ def test_offload_gpu_pod_that_no_node_takes_goes_automatically(node, allowed, bo
     assert shown["metadata"]["annotations"]["skysail.dev/automatic"] == "true"
     assert shown["spec"]["nodeName"] == NODES["runpod"]
     assert books.launches("runpod", shown["metadata"]["uid"]) == 1
+
+
+_KUBEFLOW = "kubeflow.org"
+_KNATIVE = "serving.knative.dev"
+# Owners of pods from the top down, and the kind that makes the pod: Katib, the training operator, KServe and others.
+CHAINS: dict[str, tuple[list[tuple[str, str]], str]] = {
+    "katib": ([(_KUBEFLOW, "Experiment"), (_KUBEFLOW, "Trial"), (_KUBEFLOW, "PyTorchJob")], "Pod"),
+    **{kind.lower(): ([(_KUBEFLOW, kind)], "Pod") for kind in ("TFJob", "XGBoostJob", "MPIJob", "PaddleJob", "JAXJob")},
+    "kserve": (
+        [
+            ("serving.kserve.io", "InferenceService"),
+            *((_KNATIVE, kind) for kind in ("Service", "Configuration", "Revision")),
+        ],
+        "Deployment",
+    ),
+    "jobset": ([("jobset.x-k8s.io", "JobSet")], "Job"),
+    "lws": ([("leaderworkerset.x-k8s.io", "LeaderWorkerSet")], "StatefulSet"),
+    "cronjob": ([("batch", "CronJob")], "Job"),
+}
+
+
+def chained(name: str, kind: str) -> Manifest:
+    """Return a pod with a GPU that nobody annotates, or an object that makes such a pod."""
+    restart = "Never" if kind in {"Pod", "Job"} else "Always"
+    made = pod(name, "sleep", "3600", container=GPU, restart=restart)
+    made["metadata"]["labels"] = {"chain": name}
+    if kind == "Pod":
+        return made
+    template = {"metadata": {"labels": {"chain": name}}, "spec": made["spec"]}
+    selected = {} if kind == "Job" else {"selector": {"matchLabels": {"chain": name}}}
+    group = "batch" if kind == "Job" else "apps"
+    metadata = {"name": name}
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "spec": {"template": template, **selected},
+    }
+
+
+def test_offload_pods_of_katib_kubeflow_and_kserve_go_where_their_owner_asks(node, allowed):
+    with owner_chains.foreign_kinds(node):
+        for name, (owners, kind) in CHAINS.items():
+            owner_chains.create_chain(node, allowed, owners, chained(name, kind), ASKS["modal"])
+        expected = dict.fromkeys(CHAINS, NODES["modal"])
+        node.until(lambda: owner_chains.nodes_of(node, allowed) == expected, "the pods of all owners at Modal")
+        ok(node, "delete", "cronjobs,deployments,statefulsets,jobs,pods", "--all", "-n", allowed, TIMEOUT)
 
 
 def test_offload_without_policy_waits_until_one_allows_it(node, namespace, books):

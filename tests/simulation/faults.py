@@ -14,6 +14,7 @@ import msgspec
 from skysail.kube.client.errors import ReplyLost, Unreachable
 from skysail.kube.client.transport import Reply, Request, Stream, Transport
 from tests.simulation.statuses import failure
+from tests.support import rights
 from tests.support.virtual_time import Freeze, unfrozen
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class FaultyTransport:
         await self.freeze.over()
         if self.weather.lasts("API server down"):
             raise Unreachable("API server down")
+        rights.observe("WATCH", request.path, 0)
         return FaultyStream(await self._inner.open(request), self)
 
     async def close(self) -> None:
@@ -212,6 +214,7 @@ class FaultyTransport:
         """
         with unfrozen():
             reply = await self._inner.send(request)
+        rights.observe(request.method, request.path, reply.status)
         if self.fate.is_deposed:
             await self.freeze.over()
         return reply

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from skysail.base.names import Label
+from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kube.api.resources import DEPLOYMENT, JOB, NAMESPACE, POD
 from tests.contract.api_dsl import Api
 
@@ -73,6 +74,9 @@ async def _create(tenant: Api, resource: Resource, child: Object) -> None:
     """As ended, where that can be told: controllers of the cluster leave it alone then, and ours must as well."""
     if resource == DEPLOYMENT:
         child = {**child, "spec": {**child.get("spec", {}), "replicas": 0}}
+    if resource == TRAINING_JOB.resource:
+        # Otherwise the training engine would run it for the tenant, as it should.
+        child = {**child, "spec": {**child["spec"], "managedBy": "example.com/another"}}
     (await tenant.create(resource, child)).ok  # noqa: B018 (asserts)
     status = _failed(resource)
     if status:

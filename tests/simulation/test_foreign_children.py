@@ -16,11 +16,13 @@ from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.types import CLOUD_INSTANCE
+from skysail.kinds.modal_endpoints.types import MODAL_ENDPOINT, MODAL_FUNCTION
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT
+from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kinds.training.api.train_job import TRAIN_JOB
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kinds.training.scheduling.kueue import WORKLOAD
 from skysail.kinds.training.scheduling.volcano import POD_GROUP
-from skysail.kinds.unimplemented.reconciler import UnimplementedReconciler
 from skysail.kube.api.resources import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
@@ -33,24 +35,23 @@ from skysail.kube.api.resources import (
 )
 from tests.contract.api_dsl import Api
 from tests.simulation import cloud_scenarios, gangs, runner, serving, test_fleet, training
+from tests.simulation.deployments import REPLICA_SET
 from tests.simulation.fleet import FLEET
 from tests.simulation.foreign_children import ELSEWHERE, foreign_children, nothing_elsewhere
 from tests.simulation.offload import apply_pod
 from tests.simulation.runner import Scenario
+from tests.simulation.translated import EndpointOperator, TranslatingOperator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from skysail.kube.api.crd import CustomKind
     from skysail.kube.api.resources import Resource
-    from tests.simulation.operator_process import Process
     from tests.simulation.runner import Outcome
 
     Step = Callable[[Api], Awaitable[None]]
 
 _WITHOUT_CHILDREN = {CLOUD_INSTANCE, OFFLOAD_POLICY, SPEND_ACCOUNT}
-_BUILT = {TRAINING_JOB, MODEL_DEPLOYMENT, ML_MODEL, *_WITHOUT_CHILDREN}
-_UNIMPLEMENTED = {kind.resource.kind: kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind not in _BUILT}
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -64,36 +65,46 @@ class Case(msgspec.Struct, frozen=True):
     children: tuple[Resource, ...]
 
 
-class Bystander:
-    """An operator with the controller of one kind that is not built yet."""
-
-    def __init__(self, kind: CustomKind, process: Process) -> None:
-        cache = process.cache(kind.resource, kind.struct)
-        process.control(UnimplementedReconciler(kind, cache, process.now), cache)
-
-
-def _awaiting(kind: CustomKind) -> Case:
+def _created_and_deleted(kind: CustomKind, spec: dict[str, Any], scenario: Scenario, *children: Resource) -> Case:
     async def create(api: Api) -> None:
-        (await api.create(kind.resource, {"metadata": {"name": "a"}, "spec": _SPECS[kind.resource.kind]})).ok  # noqa: B018 (asserts)
+        (await api.create(kind.resource, {"metadata": {"name": "a"}, "spec": spec})).ok  # noqa: B018 (asserts)
 
     async def delete(api: Api) -> None:
         (await api.delete(kind.resource, "a")).ok  # noqa: B018 (asserts)
 
-    scenario = Scenario(
-        name=kind.resource.kind,
-        resources=(kind.resource,),
-        build=functools.partial(Bystander, kind),
-        steps=(),
+    return Case(scenario, kind.resource, "a", (create,), (delete,), children)
+
+
+def _translated() -> dict[str, Case]:
+    """Kinds that the training engine runs, and endpoints."""
+    runs = msgspec.structs.replace(
+        training.SCENARIOS["success"],
+        resources=(TRAINING_JOB.resource, MODAL_JOB.resource, TRAIN_JOB.resource),
+        build=TranslatingOperator,
     )
-    return Case(scenario, kind.resource, "a", (create,), (delete,), (JOB, POD, DEPLOYMENT, SERVICE, CONFIG_MAP))
+    answers = Scenario(
+        name="endpoints",
+        resources=(MODAL_ENDPOINT.resource, MODAL_FUNCTION.resource, REPLICA_SET),
+        build=EndpointOperator,
+        steps=(),
+        residents=serving.SCENARIOS["served"].residents,
+    )
+    endless = {"image": "python:3.11", "command": ["simulate", "* after=never"]}
+    code = {"image": "python:3.11", "handler": "app.main", "code": {"inline": "def main(): pass"}}
+    of_endpoints = (DEPLOYMENT, POD, SERVICE, CONFIG_MAP)
+    train_job = {
+        "runtimeRef": {"name": "modal-pytorch-runtime"},
+        "trainer": {"image": "python:3.11", "command": ["simulate", "* after=never"]},
+    }
+    of_jobs = (TRAINING_JOB.resource, JOB, POD)
+    return {
+        "ModalJob": _created_and_deleted(MODAL_JOB, endless, runs, *of_jobs),
+        "TrainJob": _created_and_deleted(TRAIN_JOB, train_job, runs, *of_jobs),
+        "ModalEndpoint": _created_and_deleted(MODAL_ENDPOINT, code, answers, *of_endpoints),
+        "ModalFunction": _created_and_deleted(MODAL_FUNCTION, code, answers, *of_endpoints),
+    }
 
 
-_SPECS: dict[str, dict[str, Any]] = {
-    "ModalJob": {"image": "python:3.11", "command": ["true"]},
-    "ModalEndpoint": {"image": "python:3.11", "handler": "app.main"},
-    "ModalFunction": {"image": "python:3.11", "handler": "app.main"},
-    "TrainJob": {"runtimeRef": {"name": "torch"}},
-}
 _ONCE = "0/* after=never"
 _TRAINING = (JOB, POD, SERVICE, CONFIG_MAP)
 _SERVING = (
@@ -171,7 +182,7 @@ def _cases() -> dict[str, Case]:
         "Fleet": Case(
             test_fleet.SCENARIOS["scale up"], FLEET, "a", (test_fleet.order,), (test_fleet.enlarge,), (CONFIG_MAP, POD)
         ),
-        **{name: _awaiting(kind) for name, kind in _UNIMPLEMENTED.items()},
+        **_translated(),
     }
 
 

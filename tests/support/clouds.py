@@ -34,6 +34,11 @@ TAINTS = {"modal": "modal-operator.io/virtual", "runpod": "runpod.io/virtual"}
 def flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, ...]:
     """What an operator is told so that it has nodes for the simulated clouds of the agent, as `skysail up` tells it."""
     simulated_clouds.token(cluster.home)
+    return (*node_flags(cluster), *_account_flags(cluster, socket))
+
+
+def node_flags(cluster: Cluster) -> tuple[str, ...]:
+    """What an operator is told about the servers of its nodes and its data."""
     home = cluster.home
     return (
         f"--node-address={addresses.CLUSTER_IP}",
@@ -41,7 +46,6 @@ def flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, ...]:
         f"--node-key={home.pki / 'node.key'}",
         f"--data-dir={home.root / 'clouds'}",
         f"--bridge-address={addresses.CLUSTER_IP}",
-        *_account_flags(cluster, socket),
     )
 
 

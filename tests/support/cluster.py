@@ -28,6 +28,7 @@ from skysail.local.control_plane import binaries, build, credentials, pki
 from skysail.local.control_plane.flags import Component, PlaneOptions
 from skysail.local.errors import Refused
 from skysail.local.launcher import LocalClusterSettings
+from tests.support import rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # Long, because a machine may be busy with other things; no test passes by waiting.
 _TIMEOUT_SECONDS = 600.0
 _COMPACTION = Path(__file__).with_name("compaction.py")
+_AUDIT_POLICY = Path(__file__).with_name("audit_policy.yaml")
 
 
 class Cluster:
@@ -78,6 +80,8 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         launcher.stop(self.home, _TIMEOUT_SECONDS)
+        if self.home.audit_log.exists():
+            rights.record(self.home.audit_log)
 
     @property
     def kubeconfig(self) -> Path:
@@ -289,4 +293,5 @@ class Cluster:
 def _one_audit_log(extra: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """After 100 MB another one would be begun, in the middle of some test, and the first be forgotten."""
     server = Component.API_SERVER.value
-    return {**extra, server: (*extra.get(server, ()), "--audit-log-maxsize=100000")}
+    flags = ("--audit-log-maxsize=100000", f"--audit-policy-file={_AUDIT_POLICY}")
+    return {**extra, server: (*extra.get(server, ()), *flags)}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,6 +19,11 @@ if TYPE_CHECKING:
     Shell = Callable[[str], subprocess.CompletedProcess[str]]
 
 ROOT = Path(__file__).parents[2]
+_YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# Kinds of other projects, which the control plane of the tests does not serve.
+_FOREIGN = ("kubeflow.org/", "serving.kserve.io/")
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"`(skysail [^`]+)`")
 _CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # What is long for a newcomer's machine may be short for one that runs tests.
 _LIMIT = re.compile(r"--timeout=\w+")
@@ -23,6 +31,31 @@ _LIMIT = re.compile(r"--timeout=\w+")
 _SAME = {"make up": "skysail up"}
 # Run by whoever runs the tests, or by the shell that is left.
 _NOT_HERE = ("make test", "make check", "make generate", "export PATH", ".venv/bin/python -m pytest")
+
+
+def pages() -> list[Path]:
+    """Documents for users, written by hand."""
+    found = (ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
+    return sorted(path for path in found if path.parent.name not in ("adr", "reference"))
+
+
+def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each manifest that a document shows as a whole, with its place."""
+    for page in pages():
+        for block in _YAML.findall(page.read_text()):
+            for manifest in yaml.safe_load_all(block):
+                if "kind" in manifest and not manifest["apiVersion"].startswith(_FOREIGN):
+                    yield str(page), manifest
+
+
+def shown_commands(page: Path) -> Iterator[list[str]]:
+    """Yield the words of each command `skysail` that a page shows, without the command itself."""
+    text = page.read_text()
+    lines = [line.strip().removeprefix("$ ") for block in _FENCE.findall(text) for line in block.splitlines()]
+    lines += _INLINE.findall(_FENCE.sub("", text).replace("\n", " "))
+    for line in lines:
+        if (match := re.match(r"(?:\w+=\S+ )*skysail ([a-z].*)", line)) and "…" not in line:
+            yield shlex.split(re.split(r"\s+#| \| | > ", match[1])[0])
 
 
 def commands(document: str) -> list[tuple[str, str]]:

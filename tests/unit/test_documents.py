@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+import typer
 
-ROOT = Path(__file__).parents[2]
+from skysail.cli.main import application
+from tests.support.documents import ROOT, commands, pages, shown_commands
+
 SOURCE = ROOT / "src" / "skysail"
+SKYSAIL = typer.main.get_command(application())
 # The right column of a table.
 _HERE = re.compile(r"^\|.*\|(?P<here>[^|]*)\|$", re.MULTILINE)
 _PATH = re.compile(r"`((?:src|docs|config|tests|inference)(?:/[\w./-]*)?)`")
 
 
 def test_what_people_come_from_is_found_where_the_page_says():
-    rows = _HERE.findall((ROOT / "docs/coming-from.md").read_text())
+    documents = (ROOT / "docs/coming-from.md", *(ROOT / "docs/coming-from").glob("*.md"))
+    rows = [row for document in documents for row in _HERE.findall(document.read_text())]
     named = {path for row in rows for path in _PATH.findall(row)}
     assert len(named) > 15
     assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
-@pytest.mark.parametrize(
-    "document", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-)
-def test_links_lead_somewhere(document):
-    text = (ROOT / document).read_text()
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    folder = (ROOT / document).parent
-    assert [link for link in links if not (folder / link).exists()] == []
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_exist_with_their_options(page):
+    for words in shown_commands(page):
+        command = SKYSAIL
+        while words and hasattr(command, "commands"):
+            assert words[0] in command.commands, f"skysail {words[0]}"
+            command = command.commands[words.pop(0)]
+        # A command without arguments is only named.
+        if words and "--help" not in words:
+            _parse(command, words)
+
+
+def _parse(command, words):
+    try:
+        command.make_context(command.name, list(words))
+    except typer.BadParameter as error:
+        if type(error).__name__ != "MissingParameter":
+            raise
+
+
+def test_start_page_shows_only_steps_that_the_readme_shows_in_the_same_order():
+    """The steps of the README run as an e2e test, and so do these."""
+    steps = iter(commands("README.md"))
+    assert [step for step in commands("docs/start.md") if step not in steps] == []
 
 
 def test_architecture_tree_names_every_package():

@@ -26,7 +26,7 @@ from skysail.app.credentials import (
 )
 from skysail.app.simulated_clouds import open_account
 from skysail.base.errors import UserError
-from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED
+from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_REAL, ACCOUNT_SIMULATED, ACCOUNT_STAND_IN
 from skysail.base.settings import Settings
 from skysail.cloud.account import CloudAccount
 from skysail.cloud.runpod.account import RunPodAccount
@@ -49,6 +49,11 @@ class OpenAccount(CloudAccount, Protocol):
 
 
 class RealAccount(OpenAccount, Protocol):
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether the calls go to a server on this machine instead of the cloud's service."""
+        ...
+
     def set_credentials(self, credentials: Credentials) -> None:
         """Use these credentials from the next call on."""
         ...
@@ -186,6 +191,13 @@ async def open_accounts(settings: Settings, client: Client, cluster: str) -> Asy
 def is_simulated(account: CloudAccount) -> bool:
     """Return whether the account only pretends or simulates, so that nothing is paid."""
     return account.account in {ACCOUNT_MOCK, ACCOUNT_SIMULATED}
+
+
+def kind_of(account: CloudAccount) -> str:
+    """Return what the account is, as the container runtime of its node says it."""
+    if is_simulated(account):
+        return ACCOUNT_SIMULATED
+    return ACCOUNT_STAND_IN if getattr(account, "is_stand_in", False) else ACCOUNT_REAL
 
 
 def _socket(name: str) -> Path:

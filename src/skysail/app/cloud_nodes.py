@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from skysail.app.accounts import is_simulated
+from skysail.app.accounts import kind_of
 from skysail.base import clock
 from skysail.base.inherited_listeners import InheritedListeners
 from skysail.base.metrics import Metrics
-from skysail.base.names import ACCOUNT_REAL, ACCOUNT_SIMULATED
 from skysail.base.settings import NodeSettings, Settings
 from skysail.claims.gangs import GangRef
 from skysail.claims.manager import ClaimManager
@@ -138,7 +137,6 @@ class CloudNode:
     def _description(self) -> NodeDescription:
         key, _, effect = self._settings.taint.rpartition(":")
         name, _, value = key.partition("=")
-        account = ACCOUNT_SIMULATED if is_simulated(self._inventory.cloud) else ACCOUNT_REAL
         return NodeDescription(
             name=self.name,
             address=self._deps.address,
@@ -149,7 +147,7 @@ class CloudNode:
             labels=self._settings.labels,
             taints=({"key": name, "value": value, "effect": effect},),
             is_virtual=True,
-            runtime=f"{self._settings.provider}://{account}",
+            runtime=f"{self._settings.provider}://{kind_of(self._inventory.cloud)}",
         )
 
 

@@ -8,8 +8,6 @@ from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.kinds.modal_endpoints import types as modal_endpoints
 from skysail.kinds.serving.api import types as serving
 from skysail.kinds.training.api import training_job
-from skysail.kinds.training.api.modal_job import MODAL_JOB
-from skysail.kinds.training.api.train_job import TRAIN_JOB
 from skysail.kube.api.crd import CustomKind
 
 ALL_KINDS: tuple[CustomKind, ...] = (
@@ -23,15 +21,3 @@ ALL_KINDS: tuple[CustomKind, ...] = (
 
 # Kinds of other projects. Our CRDs are stand-ins, installed only if the cluster lacks the project's own.
 COMPATIBLE_KINDS: tuple[CustomKind, ...] = training_job.COMPATIBLE_KINDS
-
-# Kinds with a controller of their own, which declares its own policy rules.
-IMPLEMENTED_KINDS: tuple[CustomKind, ...] = (
-    *claim_types.KINDS,
-    OFFLOAD_POLICY,
-    SPEND_ACCOUNT,
-    training_job.TRAINING_JOB,
-    MODAL_JOB,
-    TRAIN_JOB,
-    *serving.KINDS,
-    *modal_endpoints.KINDS,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from skysail.app import bridge
-from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS, IMPLEMENTED_KINDS
+from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.names import Label
 from skysail.claims import manager
 from skysail.claims.bridging import bridge_ports
@@ -18,7 +18,6 @@ from skysail.kinds.offload import reconciler as offload_reconciler
 from skysail.kinds.serving import reconciler as serving_reconciler
 from skysail.kinds.training import reconciler, translated_reconciler
 from skysail.kinds.training.progress import status_writer
-from skysail.kinds.unimplemented.reconciler import rights
 from skysail.kube import events, leader_election
 from skysail.kube.admission import registration
 from skysail.kube.api import crd, rbac
@@ -109,12 +108,6 @@ def compatible_tenant_roles() -> list[Manifest]:
 def cluster_rules() -> list[PolicyRule]:
     """Return what the operator may do in all namespaces, as its code declares it."""
     return [
-        *(
-            policy_rule
-            for kind in (*ALL_KINDS, *COMPATIBLE_KINDS)
-            if kind not in IMPLEMENTED_KINDS
-            for policy_rule in rights(kind)
-        ),
         *manager.POLICY_RULES,
         *reconciler.POLICY_RULES,
         *translated_reconciler.POLICY_RULES,

@@ -24,7 +24,6 @@ from skysail.app.cloud_nodes import CloudNode
 from skysail.app.cloud_services import CloudServicesModule
 from skysail.app.cluster_check import ClusterInfo, StartupError, check_cluster
 from skysail.app.endpoints import EndpointsModule
-from skysail.app.kinds import ALL_KINDS, IMPLEMENTED_KINDS
 from skysail.app.modal_metrics import ModalMetrics
 from skysail.app.offload import OffloadModule
 from skysail.app.serving import ServingModule
@@ -56,9 +55,7 @@ from skysail.core.fence import Fenced, FencedTransport
 from skysail.kinds.offload.reconciler import CloudPodReconciler
 from skysail.kinds.serving import metrics as serving_metrics
 from skysail.kinds.training.metrics import TrainingMetrics
-from skysail.kinds.unimplemented.reconciler import UnimplementedReconciler
 from skysail.kube import leader_election
-from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.resources import POD, Resource
 from skysail.kube.cache.cache import Cache
@@ -141,9 +138,6 @@ class Operator:
         self._cache_registry = CacheRegistry()
         self._performer = Performer(self._client, self._cache_registry, self)
         self._controllers: list[tuple[tuple[Cache[Any], ...], Controller[Any]]] = []
-        for kind in ALL_KINDS:
-            if kind not in IMPLEMENTED_KINDS:
-                self._add_unimplemented(kind)
         self._training_module = self._add_training()
         self._serving_module = self._add_serving()
         self._endpoints_module = self._add_endpoints(accounts.by_name)
@@ -213,10 +207,6 @@ class Operator:
                 resource=resource, object=object_, reason=event.reason, note=event.message, warning=event.warning
             )
         )
-
-    def _add_unimplemented(self, kind: CustomKind) -> None:
-        cache: Cache[Any] = Cache(kind.resource, kind.struct)
-        self._add_controller(UnimplementedReconciler(kind, cache, clock.now), cache)
 
     def _add_training(self) -> TrainingModule:
         training_module = TrainingModule(

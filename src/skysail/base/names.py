@@ -206,6 +206,8 @@ PROVISIONER_NAME = "skysail.dev/disks"
 # The container runtime of a virtual node is `<cloud>://` and one of these.
 ACCOUNT_REAL = "account"
 ACCOUNT_SIMULATED = "simulated"
+# A real account whose calls go to a local server that speaks the cloud's protocol.
+ACCOUNT_STAND_IN = "stand-in"
 # An account that only pretends, inside the operator. Simulated clouds with a server have the name above.
 ACCOUNT_MOCK = "mock"
 # Value of the label `app.kubernetes.io/component` on pods of the bridge.
@@ -291,7 +293,6 @@ class Condition(DocumentedName):
 class Reason(DocumentedName):
     """Reasons of conditions, for programs."""
 
-    NOT_IMPLEMENTED_YET = "NotImplementedYet", "The object is valid and stored; its controller is not built yet."
     UNSUPPORTED = "Unsupported", "The pod is not run, because its node does not support a field."
     FIELDS_IGNORED = "FieldsIgnored", "The pod runs, and its node ignores some of its fields."
     INVALID_SPEC = "InvalidSpec", "The spec is invalid; the message says what to change."

@@ -212,11 +212,16 @@ class RuntimeListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A chunk of the output of a run, in order. Not always a whole line."""
+    """A chunk of the output of a run, in order. Not always a whole line.
+
+    A provider that repeats output for a new reader repeats `at` with it. A provider that does not know that time sets
+    `offset`: the number of bytes of this stream before the chunk.
+    """
 
     stream: Literal["stdout", "stderr"]
     at: float
     data: bytes
+    offset: int | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

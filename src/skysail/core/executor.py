@@ -302,7 +302,11 @@ class Performer:
         claim = await self.write_status(action.resource, action.object, action.status)
         if clock() - begun > _TICKET_SECONDS or self._changed_since(action.resource, claim):
             raise Fenced(f"claim {claim.metadata.key} changed or was written too slowly, so nothing is launched")
-        self._start_effect("launch", action.resource, claim.metadata.key)
+        gpus = action.order.gpus
+        gpu = {} if gpus is None else {"gpu": gpus.type, "gpus": gpus.count}
+        self._start_effect(
+            "launch", action.resource, claim.metadata.key, provider=action.cloud, size=action.order.size, **gpu
+        )
         self.clouds.launch(msgspec.structs.replace(action, object=claim))
 
     def _changed_since(self, resource: Resource, seen: Object) -> bool:
@@ -316,7 +320,7 @@ class Performer:
         assert self.clouds is not None, "only a process with clouds plans terminations"
         self._fence.check()
         self.effects += 1
-        log.info("end", extra={"cloud": action.cloud, "instance": action.instance, "effect": self.effects})
+        log.info("end", extra={"provider": action.cloud, "instance": action.instance, "effect": self.effects})
         self.clouds.terminate(action)
 
     async def _get_live(self, resource: Resource, key: Key) -> Object | None:

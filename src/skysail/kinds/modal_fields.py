@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from skysail.kube.api import fields
-from skysail.kube.api.schema import NULLABLE
+from skysail.kube.api.schema import NULLABLE, Rule, cel_rules
 
 GROUP = "modal-operator.io"
 VERSION = "v1alpha1"
@@ -22,11 +22,18 @@ Cpu = Annotated[
     Meta(description="Physical cores at Modal: 1.0 equals 2 Kubernetes CPUs."),
 ]
 Memory = Annotated[fields.QuantityText, Meta(description="Memory, such as 512Mi.")]
+# A rule instead of a pattern, because the API server's message about a pattern names no fix.
+_GPU_RULES = cel_rules(
+    Rule(
+        "self.matches('^$|^[A-Za-z0-9.+!_-]+(:[1-9][0-9]?)?$')",
+        "gpu is a type, or a type and a count from 1 to 99: write T4, A100-80GB or H100:2",
+    )
+)
 Gpu = Annotated[
-    Annotated[str, Meta(max_length=64, pattern=r"^$|^[A-Za-z0-9.+!_-]+(:[1-9][0-9]?)?$")] | None,
+    Annotated[str, Meta(max_length=64)] | None,
     Meta(
         description="GPU type and count, such as T4, A100-80GB or H100:2. Null or empty: none.",
-        extra_json_schema=NULLABLE,
+        extra_json_schema={**NULLABLE, **_GPU_RULES},
     ),
 ]
 Env = Annotated[fields.TextMap, Meta(description="Environment variables.")]

@@ -2,7 +2,8 @@
 
 Each run has a folder of numbered files. A line has the format of container runtimes: timestamp, stream, F for a full
 line or P for a partial one, text. All fields except the text have a fixed width. When there are too many files, the
-oldest is deleted. Files are local, so they are read and written in the event loop.
+oldest is deleted. A mark beside the files says how many bytes of each stream came before a point in the log. Files are
+local, so they are read and written in the event loop.
 """
 
 from __future__ import annotations
@@ -27,6 +28,18 @@ _TEXT = _TAG + len("F ")
 # As in container runtimes: a program that prints no line end must not fill the memory.
 _MAX_PART_BYTES = 16 * 1024
 _READ = 128 * 1024
+_MARK = ".mark"
+
+_Stream = Literal["stdout", "stderr"]
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """A point in the log of a run, and the bytes of each stream before it, lost ones included."""
+
+    file: int = 0
+    size: int = 0
+    stdout: int = 0
+    stderr: int = 0
 
 
 class RotationPolicy(msgspec.Struct, frozen=True):
@@ -145,31 +158,46 @@ class LogWriter:
         if numbers:
             _cut_torn_line(folder / str(self._number))
             self._after = _last_stamp(folder)
-        self._parts: dict[Literal["stdout", "stderr"], bytes] = {}
+        self._stored = _stored_bytes(folder)
+        self._parts: dict[_Stream, bytes] = {}
         self._last = b""
         self._grown = asyncio.Event()
         self.written = 0
         self.is_closed = False
 
     def write(self, output: Output) -> None:
-        """Append a piece of output. Drops a piece that an earlier writer of this run has stored."""
-        at = stamp(output.at)
-        if at <= self._after:
+        """Append a piece of output. Drops what an earlier writer of this run has stored."""
+        at, text = stamp(output.at), self._unseen(output)
+        if not text:
             return
         self._last = at
-        whole, end, rest = (self._parts.get(output.stream, b"") + output.data).rpartition(b"\n")
+        text = self._parts.get(output.stream, b"") + text
+        whole, end, rest = text.rpartition(b"\n")
         data = _lines(at, output.stream, whole) if end else b""
         if len(rest) >= _MAX_PART_BYTES:
             data += _line(at, output.stream, rest, is_full=False)
             rest = b""
         self._parts[output.stream] = rest
         self._append(data)
+        self._stored[output.stream] += len(text) - len(rest)
+
+    def _unseen(self, output: Output) -> bytes:
+        """Return the part of a piece that is not stored yet: by its place in the stream if it has one, else by time."""
+        if output.offset is None:
+            return output.data if stamp(output.at) > self._after else b""
+        part = len(self._parts.get(output.stream, b""))
+        missing = output.offset - self._stored[output.stream] - part
+        if missing > 0:
+            self._stored[output.stream] += missing
+            self._write_mark()
+        return output.data[max(0, -missing) :]
 
     def close(self) -> None:
-        """Close the log: text without a line end becomes a line. Idempotent."""
+        """Close the log. Text without a line end becomes a partial line. Idempotent."""
         if self.is_closed:
             return
-        self._append(b"".join(_line(self._last, stream, rest) for stream, rest in self._parts.items() if rest))
+        rests = [(stream, rest) for stream, rest in self._parts.items() if rest]
+        self._append(b"".join(_line(self._last, stream, rest, is_full=False) for stream, rest in rests))
         self._file.close()
         self.is_closed = True
         self._notify()
@@ -207,8 +235,17 @@ class LogWriter:
         self._file.close()
         self._number += 1
         self._file = self._open()
+        self._write_mark()
         for number in _file_numbers(self._folder)[: -self._rotation_policy.files]:
             (self._folder / str(number)).unlink()
+
+    def _write_mark(self) -> None:
+        """Record the bytes of each stream at the current end. On a full disk the mark before it stays."""
+        mark = _Mark(self._number, self._file.tell(), self._stored["stdout"], self._stored["stderr"])
+        new = self._folder / f"{_MARK}.new"
+        with contextlib.suppress(OSError):
+            new.write_bytes(msgspec.json.encode(mark))
+            new.replace(self._folder / _MARK)
 
     def _open(self) -> IO[bytes]:
         return (self._folder / str(self._number)).open("ab", buffering=0)
@@ -270,7 +307,7 @@ def stamp(at: float) -> bytes:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z".encode()
 
 
-def _lines(at: bytes, stream: Literal["stdout", "stderr"], text: bytes) -> bytes:
+def _lines(at: bytes, stream: _Stream, text: bytes) -> bytes:
     """Format lines; all at once if none is too long, so that a program that prints much does not delay the others."""
     lines = text.split(b"\n")
     if max(map(len, lines)) > _MAX_PART_BYTES:
@@ -279,13 +316,13 @@ def _lines(at: bytes, stream: Literal["stdout", "stderr"], text: bytes) -> bytes
     return head + (b"\n" + head).join(lines) + b"\n"
 
 
-def _line(at: bytes, stream: Literal["stdout", "stderr"], line: bytes, *, is_full: bool = True) -> bytes:
+def _line(at: bytes, stream: _Stream, line: bytes, *, is_full: bool = True) -> bytes:
     *parts, last = [line[start : start + _MAX_PART_BYTES] for start in range(0, len(line), _MAX_PART_BYTES)] or [b""]
     partly = _head(at, stream, is_full=False)
     return b"".join(partly + part + b"\n" for part in parts) + _head(at, stream, is_full=is_full) + last + b"\n"
 
 
-def _head(at: bytes, stream: Literal["stdout", "stderr"], *, is_full: bool) -> bytes:
+def _head(at: bytes, stream: _Stream, *, is_full: bool) -> bytes:
     """Return the fields before the text of a line."""
     return b"%b %b %b " % (at, stream.encode(), b"F" if is_full else b"P")
 
@@ -357,6 +394,23 @@ def _last_stamp(folder: Path) -> bytes:
     return b""
 
 
+def _stored_bytes(folder: Path) -> dict[_Stream, int]:
+    """Return how many bytes of each stream are in the log or before it."""
+    try:
+        mark = msgspec.json.decode((folder / _MARK).read_bytes(), type=_Mark)
+    except (FileNotFoundError, msgspec.DecodeError):
+        mark = _Mark()
+    stored: dict[_Stream, int] = {"stdout": mark.stdout, "stderr": mark.stderr}
+    for number in _file_numbers(folder):
+        if number < mark.file:
+            continue
+        start = mark.size if number == mark.file else 0
+        for line in bytes(_mapped(folder / str(number))[start:]).split(b"\n")[:-1]:
+            stream: _Stream = "stdout" if line[_STAMP + 1 : _TAG - 1] == b"stdout" else "stderr"
+            stored[stream] += len(line) - _TEXT + _is_full(line)
+    return stored
+
+
 def _cut_torn_line(path: Path) -> None:
     """Remove an incomplete last line: an earlier writer may have died while writing it."""
     content = _mapped(path)
@@ -367,7 +421,8 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def _file_numbers(folder: Path) -> list[int]:
-    return sorted(int(entry.name) for entry in folder.iterdir()) if folder.is_dir() else []
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _safe(name: str) -> str:

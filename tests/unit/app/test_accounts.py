@@ -12,6 +12,9 @@ from skysail.app import accounts, credentials
 from skysail.app.accounts import Accounts, RealCloud, is_simulated
 from skysail.app.credentials import CredentialFields, CredentialReader
 from skysail.base.settings import Settings
+from skysail.cloud.modal.account import ModalAccount
+from skysail.cloud.runpod.account import RunPodAccount
+from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.kube.client.errors import KubeError, NotFound
@@ -83,6 +86,34 @@ async def test_cloud_with_credentials_is_real_and_the_other_one_is_simulated(tmp
     assert not is_simulated(found["modal"])
     assert isinstance(found["runpod"], RemoteAccount)
     assert is_simulated(found["runpod"])
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("unix:/run/runpod.sock", "stand-in"),
+        ("http://127.0.0.1:8080", "stand-in"),
+        ("https://api.runpod.io", "account"),
+        ("https://proxy.example.com", "account"),
+    ],
+)
+async def test_account_of_runpod_is_real_unless_its_server_is_on_this_machine(url, want):
+    account = RunPodAccount(Endpoint(url), {"api_key": "k"}, cluster="c")
+    try:
+        assert accounts.kind_of(account) == want
+    finally:
+        await account.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [("unix://localhost/run/modal.sock", "stand-in"), ("https://api.modal.com", "account")],
+)
+async def test_account_of_modal_is_real_unless_its_server_is_on_this_machine(monkeypatch, url, want):
+    monkeypatch.setenv("MODAL_SERVER_URL", url)
+    account = ModalAccount({"token_id": "i", "token_secret": "s"}, cluster="c")
+    assert accounts.kind_of(account) == want
+    await account.close()
 
 
 async def test_cloud_without_credentials_has_no_account_in_a_cluster(tmp_path):

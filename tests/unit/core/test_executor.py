@@ -23,6 +23,7 @@ from skysail.core.actions import (
     PatchSpec,
     PatchStatus,
     SetFinalizers,
+    TerminateInstance,
 )
 from skysail.core.drift import DriftDetector
 from skysail.core.errors import Stale
@@ -82,6 +83,35 @@ def run_virtual(test: Callable[[Harness], Awaitable[None]]) -> None:
         await test(Harness())
 
     virtual_time.run(told())
+
+
+def test_every_effect_is_one_line_of_the_log(caplog):
+    caplog.set_level("INFO")
+    ended = []
+
+    async def test(stage):
+        owner = await stage.owner()
+
+        async def written(*_, **__):
+            return owner.object
+
+        stage.client.replace = written
+        stage.performer.clouds = SimpleNamespace(launch=lambda _: None, terminate=ended.append)
+        await stage.create(owner, "first")
+        launching = LaunchInstance("modal", CONFIG_MAP, owner.object, order(), CloudInstanceStatus(state="Launching"))
+        await stage.perform(launching)
+        await stage.perform(TerminateInstance("modal", "sb-1", 0.0))
+        assert stage.performer.effects == len(lines())
+
+    def lines():
+        return [record for record in caplog.records if hasattr(record, "effect")]
+
+    run_virtual(test)
+    assert [record.effect for record in lines()] == list(range(1, len(lines()) + 1))
+    launch, end = lines()[-2:]
+    assert (launch.message, launch.object, launch.provider, launch.size) == ("launch", "default/owner", "modal", 1)
+    assert (end.message, end.provider, end.instance) == ("end", "modal", "sb-1")
+    assert len(ended) == 1
 
 
 def test_what_is_applied_only_once_stays_as_it_is():

@@ -246,7 +246,7 @@ def test_a_process_that_starts_anew_orders_again_what_was_not_launched(tmp_path)
             await site.say(f"{uid}-0", "Running", ready_time=timestamp(_wall()))
             await site.say(f"{uid}-0", "Terminated", instance_id="i-1", exit=Exit(code=37, reason="Error"))
             assert site.shown["state"]["terminated"]["exitCode"] == 37
-            assert site.logs.end(_run(uid), 10, 100) == b"of i-1\n"
+            assert site.logs.end(_run(uid), 10, 100) == b"of i-1"
 
     virtual_time.run(play())
 
@@ -327,7 +327,7 @@ def test_pod_whose_instance_was_too_dear_stays_pending_and_gets_the_output_of_th
             assert harness.pod["status"]["phase"] == "Running"
             await harness.say(name, "Terminated", instance_id="i-2", ready_time=now, exit=Exit(code=0))
             assert harness.pod["status"]["phase"] == "Succeeded"
-            assert harness.logs.end(RunId(uid, "main", 0), 9, 999) == b"of i-2\n"
+            assert harness.logs.end(RunId(uid, "main", 0), 9, 999) == b"of i-2"
             assert list(harness.claims) == [name]
 
     virtual_time.run(test())

@@ -73,6 +73,55 @@ def test_what_is_wrong_with_a_row_is_named(root, rows, want):
     assert list(promises.problems(rows, root)) == want
 
 
+ON_DEMAND = """
+import pytest
+@pytest.mark.on_demand
+def test_marked(): ...
+@pytest.mark.parametrize("a", [1])
+def test_plain(a): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("ran", "want"),
+    [
+        ({"test_plain": "passed"}, []),
+        ({"test_plain[1]": "passed", "test_plain[2]": "passed"}, []),
+        ({}, ["000-a names tests/test_things.py::test_plain, which did not run."]),
+        ({"test_plainer": "passed"}, ["000-a names tests/test_things.py::test_plain, which did not run."]),
+        (
+            {"test_plain[1]": "passed", "test_plain[2]": "skipped"},
+            ["000-a names tests/test_things.py::test_plain, which was skipped."],
+        ),
+        ({"test_plain": "failed"}, ["000-a names tests/test_things.py::test_plain, which failed."]),
+    ],
+)
+def test_promise_is_shown_only_by_a_test_that_ran_and_passed(root, ran, want):
+    rows = [promise(test="tests/test_things.py::test_plain")]
+    named = {f"tests/test_things.py::{name}": outcome for name, outcome in ran.items()}
+    assert list(promises.not_shown(rows, named, root)) == want
+
+
+def test_promise_test_on_demand_need_not_run_but_must_not_fail(root):
+    (root / "tests" / "test_more.py").write_text(ON_DEMAND)
+    rows = [promise(test="tests/test_things.py::test_plain", also=("tests/test_more.py::test_marked",))]
+    ran = {"tests/test_things.py::test_plain": "passed"}
+    assert list(promises.not_shown(rows, ran, root)) == []
+    failed = {**ran, "tests/test_more.py::test_marked": "failed"}
+    assert list(promises.not_shown(rows, failed, root)) == [
+        "000-a names tests/test_more.py::test_marked, which failed."
+    ]
+    assert not promises.is_on_demand("tests/test_more.py::test_plain", root)
+    (root / "tests" / "test_more.py").write_text(f"import pytest\npytestmark = pytest.mark.on_demand\n{TESTS}")
+    assert promises.is_on_demand("tests/test_more.py::TestGroup::test_inside", root)
+
+
+def test_outcomes_of_a_rerun_replace_those_before(tmp_path):
+    (tmp_path / "1.json").write_text('{"a": "failed", "b": "passed"}')
+    (tmp_path / "2.json").write_text('{"a": "passed"}')
+    assert promises.outcomes(tmp_path) == {"a": "passed", "b": "passed"}
+
+
 def test_a_misspelt_field_is_refused(tmp_path):
     path = tmp_path / "promises.toml"
     path.write_text('[[promise]]\nid = "000-a"\nseed = "000"\nlines = "1"\ntext = "It works."\ntests = "x"\n')

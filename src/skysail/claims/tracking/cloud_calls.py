@@ -159,6 +159,7 @@ class CloudCalls:
     def _answered(self, begun: _Begun, task: asyncio.Task[Instance]) -> None:
         name = begun.name
         outcome = self._outcome(begun, task)
+        _log_outcome(begun, outcome)
         if self._tasks.get(name) is task:
             del self._tasks[name]
         if name in self._calls and self._calls[name].nonce == begun.nonce:
@@ -212,6 +213,16 @@ def _needs_delay(begun: _Begun, error: ProviderError) -> bool:
     So the delay grows with each round over all candidates.
     """
     return isinstance(error, Throttled) or begun.claim.status.candidate + 1 >= len(begun.claim.spec.candidates)
+
+
+def _log_outcome(begun: _Begun, outcome: CallResult) -> None:
+    """Log what a launch costs, or why there is none: operators of a cluster compare the log with the bill."""
+    extra: dict[str, Any] = {"claim": begun.name, "provider": begun.claim.spec.provider}
+    if outcome.instance is not None:
+        price = outcome.instance.usd_per_hour
+        log.info("launched", extra={**extra, "instance": outcome.instance.id, "usd_per_hour": price})
+    else:
+        log.warning("not launched", extra={**extra, "why": str(outcome.error)})
 
 
 def _awaited(claim: CloudInstance) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
 
 from skysail.base.errors import UserError
-from skysail.base.names import ACCOUNT_SIMULATED, Label
+from skysail.base.names import ACCOUNT_SIMULATED, ACCOUNT_STAND_IN, Label
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Object
@@ -51,8 +52,12 @@ class CloudNode(Object, frozen=True, gc=False):
         return self.status.node_info.container_runtime_version.partition("://")[0]
 
     @property
-    def is_simulated(self) -> bool:
-        return self.status.node_info.container_runtime_version.partition("://")[2] == ACCOUNT_SIMULATED
+    def account(self) -> str:
+        return self.status.node_info.container_runtime_version.partition("://")[2]
+
+    @property
+    def is_free(self) -> bool:
+        return self.account in {ACCOUNT_SIMULATED, ACCOUNT_STAND_IN}
 
     def problem(self, type_: str) -> str:
         """Return the message of a condition that is False, or an empty string."""
@@ -91,11 +96,17 @@ async def find_nodes(client: Client) -> tuple[CloudNode, ...] | None:
         return None
 
 
+def nothing_paid_note(accounts: Iterable[str]) -> str:
+    """Return a sentence about clouds of which none is real."""
+    kinds = {"stand-ins" if account == ACCOUNT_STAND_IN else "simulated" for account in accounts}
+    return f"All clouds are {' or '.join(sorted(kinds))}: nothing is paid, whatever the prices say."
+
+
 def simulation_note(nodes: tuple[CloudNode, ...] | None) -> str:
     """Return a sentence that says whether prices are real, so that a simulated price is never taken for a bill."""
-    if not nodes or not any(node.is_simulated for node in nodes):
+    if not nodes or not any(node.is_free for node in nodes):
         return ""
-    if all(node.is_simulated for node in nodes):
-        return "All clouds are simulated: nothing is paid, whatever the prices say."
-    names = ", ".join(sorted(node.provider for node in nodes if node.is_simulated))
-    return f"Simulated, so nothing is paid there: {names}."
+    if all(node.is_free for node in nodes):
+        return nothing_paid_note(node.account for node in nodes)
+    names = ", ".join(sorted(node.provider for node in nodes if node.is_free))
+    return f"Simulated or stand-ins, so nothing is paid there: {names}."

@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from skysail.base.names import Annotation, Reason
+from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED, Annotation, Reason
 from skysail.base.settings import NodeSettings
 from skysail.claims.limits.spend_account import SpendAccountStatus
 from skysail.claims.requirements.types import OffloadRequest
@@ -49,6 +49,8 @@ from skysail.node.config import cloud_pod
 from skysail.node.sync import cloud_requirements, unsupported_fields
 
 # Features of a cloud that can do all. A field that such a cloud does not support is supported by none.
+# Accounts that run any gang.
+_PRETENDED = {ACCOUNT_MOCK, ACCOUNT_SIMULATED}
 _FEATURES = replace(features_of(MODAL), multi_container=False)
 
 
@@ -183,7 +185,7 @@ class _Planner:
 
 def _gang_limits(provider: str, node: CloudNode | None) -> GangLimits | None:
     """Return the limits of a cloud on gangs. A simulated cloud has none."""
-    return LIMITS if provider == MODAL.name and node is not None and not node.is_simulated else None
+    return LIMITS if provider == MODAL.name and node is not None and node.account not in _PRETENDED else None
 
 
 def _as_asked(pod: Pod, nodes: Mapping[str, NodeSettings]) -> Pod:

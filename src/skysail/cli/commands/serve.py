@@ -38,7 +38,7 @@ def serve(
     Run it again with the same name to serve another version. A version that fails never replaces the served one.
     """
     from skysail.cli import cluster
-    from skysail.cli.serve import manifests, upload
+    from skysail.cli.serve import manifests, packing, upload
 
     access = cluster.access(kubeconfig, context)
     chosen = _name(name) or manifests.model_name(model)
@@ -51,8 +51,10 @@ def serve(
         return
     path = Path(model)
     if not path.exists():
-        raise upload.UploadFailed(f"{model} not found: name a file or a folder, or an address such as hf://owner/name.")
-    with upload.payload(path) as content:
+        raise packing.UploadFailed(
+            f"{model} not found: name a file or a folder, or an address such as hf://owner/name."
+        )
+    with packing.payload(path) as content:
         uri = f"pvc://{manifests.pvc_name(chosen)}/{content.path}"
         settings = manifests.Settings(uri=uri, version=content.version, replicas=replicas, **common)
         if not dry_run:

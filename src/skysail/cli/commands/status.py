@@ -97,7 +97,7 @@ def _clouds(clouds: list[CloudCosts]) -> Table:
         table.add_row(
             cloud_costs.cloud,
             cloud_costs.node,
-            "simulated" if cloud_costs.is_simulated else "real",
+            cloud_costs.account,
             "no" if cloud_costs.outage else "yes",
             f"{cloud_costs.live}, {cloud_costs.unknown} unknown" if cloud_costs.unknown else str(cloud_costs.live),
             f"{cloud_costs.usd_per_hour:.2f}",
@@ -119,8 +119,10 @@ def _orphans(clouds: list[CloudCosts]) -> list[str]:
 
 def _bill(clouds: list[CloudCosts]) -> str:
     """Say whether the prices are real, so that a simulated price is never taken for a bill."""
-    if all(cloud_costs.is_simulated for cloud_costs in clouds):
-        return "All clouds are simulated: nothing is paid, whatever the prices say."
-    if any(cloud_costs.is_simulated for cloud_costs in clouds):
-        return "Simulated clouds cost nothing. Real clouds bill their own prices, also for deleted pods."
+    from skysail.cli.clouds.cloud_objects import nothing_paid_note
+
+    if all(cloud_costs.is_free for cloud_costs in clouds):
+        return nothing_paid_note(cloud_costs.account for cloud_costs in clouds)
+    if any(cloud_costs.is_free for cloud_costs in clouds):
+        return "Simulated clouds and stand-ins cost nothing. Real clouds bill their own prices, also for deleted pods."
     return "These are real accounts. Deleted pods are not in the sums: see the clouds' own bills."

@@ -12,7 +12,7 @@ import msgspec
 from cryptography import x509
 
 from skysail.app import crds, manifests
-from skysail.base.names import Condition
+from skysail.base.names import ACCOUNT_REAL, ACCOUNT_STAND_IN, Condition
 from skysail.cli.clouds.cloud_objects import CloudNode
 from skysail.cli.doctor.checks import Check, Outcome
 from skysail.cloud.offers import OfferList
@@ -26,6 +26,8 @@ _MAX_NAMES = 3
 _MAX_SKEW = timedelta(seconds=30)
 _SOON = timedelta(days=7)
 _OLD_PRICES = timedelta(days=90)
+# What the doctor calls an account, if that differs from the node's own word.
+_ACCOUNTS = {ACCOUNT_REAL: "real", ACCOUNT_STAND_IN: "a stand-in, which costs nothing"}
 
 
 class Definition(Object, frozen=True, gc=False):
@@ -121,8 +123,11 @@ def node_checks(nodes: Iterable[CloudNode]) -> list[Check]:
         if problems:
             rows.append(Check(name, Outcome.FAILED, " ".join(problems)))
         else:
-            kind = "simulated" if node.is_simulated else "real"
-            rows.append(Check(name, Outcome.OK, f"The account at {node.provider} is {kind}."))
+            rows.append(
+                Check(
+                    name, Outcome.OK, f"The account at {node.provider} is {_ACCOUNTS.get(node.account, node.account)}."
+                )
+            )
     if not rows:
         message = "No cloud is connected: create the Secret with its credentials, see docs/clouds.md."
         rows.append(Check("nodes", Outcome.WARNING, message))

@@ -3,115 +3,80 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 import secrets
-import tarfile
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
-import msgspec
-
-from skysail.base.errors import UserError
 from skysail.cli.serve import manifests
+from skysail.cli.serve.packing import CHUNK, Payload, UploadFailed
 from skysail.core import pod_pending
-from skysail.kube.api.objects import Object
+from skysail.kinds.serving.objects import PersistentVolumeClaim
+from skysail.kube.api import quantities
 from skysail.kube.api.resources import PERSISTENT_VOLUME_CLAIM, POD
 from skysail.kube.api.workloads import Pod
 from skysail.kube.client import exec_stream
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import AlreadyExists, NotFound
+from skysail.kube.client.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from skysail.kube.client.kubeconfig import Access
 
-_CHUNK = 256 * 1024
 _POLL_SECONDS = 0.5
 _START_SECONDS = 300.0
 _PERCENT = 100
+# Of the C library, in any program.
+_NO_SPACE = "no space left on device"
 _STEP = 10  # percent between two lines of progress
 
 Echo = Callable[[str], None]
-
-
-class UploadFailed(UserError):
-    """The model was not uploaded. The message says why."""
-
-    exit_code = 1
-
-
-class Payload(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes to send. A folder is sent as a tar, which is unpacked on the volume."""
-
-    file: BinaryIO
-    size: int
-    digest: str
-    name: str
-    is_folder: bool
-
-    @property
-    def version(self) -> str:
-        return self.digest[:12]
-
-    @property
-    def path(self) -> str:
-        """Path of the model on the volume. Each version has a folder of its own."""
-        return f"{self.version}/{self.name}"
-
-
-@contextmanager
-def payload(source: Path) -> Iterator[Payload]:
-    """Open a file, or pack a folder into a temporary tar. Raises UploadFailed."""
-    try:
-        if source.is_dir():
-            with tempfile.TemporaryFile() as file:
-                # Files in place of links: a snapshot of Hugging Face has links to files outside of its folder.
-                with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
-                    tar.add(source, arcname=_safe(source.resolve().name), filter=_plain)
-                yield _measured(file, source.resolve().name, is_folder=True)
-        else:
-            with source.open("rb") as file:
-                yield _measured(file, source.name, is_folder=False)
-    except OSError as error:
-        raise UploadFailed(f"{source} cannot be read: {error.strerror}.") from error
-
-
-def _safe(name: str) -> str:
-    """Return the name for paths on the volume, without characters that mean something in shells and addresses."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-.") or "model"
-
-
-def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out owners and times, so that the same folder always has the same digest."""
-    entry.uid = entry.gid = entry.mtime = 0
-    entry.uname = entry.gname = ""
-    return entry
-
-
-def _measured(file: BinaryIO, name: str, *, is_folder: bool) -> Payload:
-    file.seek(0)
-    digest, size = hashlib.sha256(), 0
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-    file.seek(0)
-    return Payload(file=file, size=size, digest=digest.hexdigest(), name=_safe(name), is_folder=is_folder)
 
 
 async def upload(
     client: Client, access: Access, model: str, namespace: str, content: Payload, image: str, echo: Echo
 ) -> None:
     """Copy the payload to the model's PVC, which is created if it is missing. Raises UploadFailed."""
-    with suppress(AlreadyExists):
-        await client.create(PERSISTENT_VOLUME_CLAIM, manifests.pvc(model, namespace, content.size), Object)
+    pvc = await volume(client, model, namespace, content)
     pod = await client.create(POD, manifests.upload_pod(model, namespace, image, secrets.token_hex(3)), Pod)
     try:
         await _until_running(client, pod, echo)
-        await _send(access, pod, content, echo)
+        await _send(access, pod, content, pvc, echo)
     finally:
         with suppress(NotFound):
             await client.delete(POD, pod, Pod)
+
+
+async def volume(client: Client, model: str, namespace: str, content: Payload) -> PersistentVolumeClaim:
+    """Return the model's PVC, created or expanded for this payload. Raises UploadFailed if it stays too small."""
+    wanted = manifests.pvc(model, namespace, content.size)
+    try:
+        return await client.create(PERSISTENT_VOLUME_CLAIM, wanted, PersistentVolumeClaim)
+    except AlreadyExists:
+        pass
+    found = await client.get(PERSISTENT_VOLUME_CLAIM, namespace, manifests.pvc_name(model), PersistentVolumeClaim)
+    if quantities.parse(size_of(found)) >= quantities.parse(wanted["spec"]["resources"]["requests"]["storage"]):
+        return found
+    patch = {"spec": {"resources": wanted["spec"]["resources"]}}
+    try:
+        return await client.merge_patch(
+            PERSISTENT_VOLUME_CLAIM, namespace, found.metadata.name, patch, PersistentVolumeClaim
+        )
+    except (Forbidden, Invalid) as error:
+        # Another version may still fit. The volume has room for several of the first one's size.
+        if quantities.parse(size_of(found)) < content.room:
+            raise UploadFailed(full(found, content)) from error
+        return found
+
+
+def size_of(pvc: PersistentVolumeClaim) -> str:
+    """Return the size of the volume, or the requested size while there is no volume."""
+    return str(pvc.status.capacity.get("storage") or pvc.size or "0")
+
+
+def full(pvc: PersistentVolumeClaim, content: Payload) -> str:
+    """Return the sentence for a volume that has no room for the payload."""
+    name, namespace = pvc.metadata.name, pvc.metadata.namespace
+    return (
+        f"PVC {name} has {size_of(pvc)}, which is too small for another {content.room / 1e6:.0f} MB: serve the model "
+        f"with another --name, or delete the PVC with `kubectl delete pvc {name} -n {namespace}` and try again."
+    )
 
 
 async def _until_running(client: Client, pod: Pod, echo: Echo) -> None:
@@ -135,9 +100,11 @@ async def _until_running(client: Client, pod: Pod, echo: Echo) -> None:
         ) from error
 
 
-async def _send(access: Access, pod: Pod, content: Payload, echo: Echo) -> None:
+async def _send(access: Access, pod: Pod, content: Payload, pvc: PersistentVolumeClaim, echo: Echo) -> None:
     place = (pod.metadata.namespace, pod.metadata.name, manifests.CONTAINER)
     answer = await exec_stream.run(access, *place, command(content), _chunks(content, echo))
+    if answer.failure and _NO_SPACE in answer.stderr.lower():
+        raise UploadFailed(full(pvc, content))
     if answer.failure:
         raise UploadFailed(f"The upload failed: {answer.stderr.strip() or answer.failure}.")
     received = answer.stdout.split()[0] if answer.stdout.split() else "nothing"
@@ -146,19 +113,27 @@ async def _send(access: Access, pod: Pod, content: Payload, echo: Echo) -> None:
 
 
 def command(content: Payload) -> list[str]:
-    """Return the shell command that receives exactly the payload, and prints its digest."""
+    """Return the shell command that receives exactly the payload, and prints its digest.
+
+    It replaces the model as a whole, because a server may start from the same version now. After a failure nothing of
+    the payload is left on the volume.
+    """
+    name = content.name
+    unpack = "tar -xf .part -C .new" if content.is_folder else f"mv .part .new/{name}"
+    prepare = ("rm -rf .part .new", "mkdir .new")
+    take = (f"head -c {content.size} > .part", "sha256sum < .part", unpack)
+    replace = (f"rm -rf {name}", f"mv .new/{name} {name}", "rm -rf .part .new")
     folder = f"{manifests.MOUNT}/{content.version}"
-    unpack = "tar -xf .part && rm .part" if content.is_folder else f"mv .part {content.name}"
-    steps = (f"mkdir -p {folder}", f"cd {folder}", f"head -c {content.size} > .part", "sha256sum < .part", unpack)
-    return ["sh", "-c", " && ".join(steps)]
+    receive = " && ".join((*prepare, *take, *replace))
+    return ["sh", "-c", f"mkdir -p {folder} && cd {folder} && {{ {receive} || {{ rm -rf .part .new; exit 1; }}; }}"]
 
 
 async def _chunks(content: Payload, echo: Echo) -> AsyncIterator[bytes]:
     sent, shown = 0, 0
-    while chunk := content.file.read(_CHUNK):
+    while chunk := content.file.read(CHUNK):
         yield chunk
         sent += len(chunk)
         percent = _PERCENT * sent // content.size
-        if percent >= shown + _STEP and content.size > _CHUNK:
+        if percent >= shown + _STEP and content.size > CHUNK:
             shown = percent - percent % _STEP
             echo(f"  uploaded {shown}%")

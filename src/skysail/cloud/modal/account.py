@@ -85,6 +85,10 @@ class ModalAccount:
         return self._connection.account
 
     @property
+    def is_stand_in(self) -> bool:
+        return self._connection.is_stand_in
+
+    @property
     def features(self) -> Features:
         return FEATURES
 

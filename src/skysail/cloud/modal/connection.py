@@ -6,8 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import modal
+import modal.config
 
 from skysail.cloud.errors import OutcomeUnknown, ProviderError
 from skysail.cloud.modal import errors, internals
@@ -19,6 +21,7 @@ _CONNECT_SECONDS = 15.0
 _CALL_SECONDS = 20.0
 # After a failure, callers get the same error for this long instead of a connection attempt each.
 _FAILURE_SECONDS = 3.0
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,12 @@ class Connection:
     def account(self) -> str:
         """Return workspace and environment, or an empty string while the workspace is unknown."""
         return f"{self._workspace}/{self.environment or 'default'}" if self._workspace else ""
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Return whether the SDK's server is on this machine: a Unix socket, or an address of loopback."""
+        url = urlsplit(modal.config.config["server_url"])
+        return url.scheme == "unix" or url.hostname in _LOOPBACK
 
     def set_credentials(self, credentials: Mapping[str, str]) -> None:
         """Use these credentials from the next call on."""

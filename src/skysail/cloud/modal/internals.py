@@ -59,11 +59,15 @@ class SandboxResult(msgspec.Struct, frozen=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True):
-    """A chunk of output. `position` is where to resume after it. The last chunk of a stream has `is_end`."""
+    """A chunk of output. `position` is where to resume after it. The last chunk of a stream has `is_end`.
+
+    `start` is the number of bytes before the chunk, or None if Modal does not say it.
+    """
 
     data: bytes
     position: str
     is_end: bool = False
+    start: int | None = None
 
 
 def is_v1(sandbox_id: str) -> bool:
@@ -124,7 +128,7 @@ async def _read_output(sandbox: Any, stream: Stream, position: str) -> AsyncGene
         async for item in items:
             # The router keeps only the newest output, so a late reader may start behind what it asked for.
             offset = item.starting_offset + len(item.data)
-            yield LogChunk(item.data, str(offset))
+            yield LogChunk(item.data, str(offset), start=item.starting_offset)
     yield LogChunk(b"", str(offset), is_end=True)
 
 

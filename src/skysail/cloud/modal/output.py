@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
 import modal
+import msgspec
 
 from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.modal import errors, internals
@@ -28,6 +29,13 @@ _STORED_ENTRIES = 20_000
 log = logging.getLogger(__name__)
 
 
+class _Place(msgspec.Struct, frozen=True):
+    """A place in a stream: where Modal resumes, and the bytes before it. They are unknown in the middle of a stream."""
+
+    position: str = ""
+    offset: int | None = 0
+
+
 class SandboxOutput:
     """Reads output. Keeps how far each stream was read, so that an attached user starts there."""
 
@@ -38,12 +46,12 @@ class SandboxOutput:
 
     async def replay(self, sandbox_id: str) -> AsyncIterator[Output]:
         """Yield all output that Modal keeps, until both streams end."""
-        async for piece in self._read(sandbox_id, dict.fromkeys(_STREAMS, "")):
+        async for piece in self._read(sandbox_id, dict.fromkeys(_STREAMS, _Place())):
             yield piece
 
     async def tail(self, sandbox_id: str) -> AsyncIterator[Output]:
         """Yield output from now on, as far as this process has read the streams."""
-        start = {stream: self._positions.get((sandbox_id, stream), "") for stream in _STREAMS}
+        start = {stream: _Place(self._positions.get((sandbox_id, stream), ""), None) for stream in _STREAMS}
         async for piece in self._read(sandbox_id, start):
             yield piece
 
@@ -51,7 +59,7 @@ class SandboxOutput:
         """Forget the positions of all other sandboxes."""
         self._positions = {key: position for key, position in self._positions.items() if key[0] in running}
 
-    async def _read(self, sandbox_id: str, start: dict[Stream, str]) -> AsyncIterator[Output]:
+    async def _read(self, sandbox_id: str, start: dict[Stream, _Place]) -> AsyncIterator[Output]:
         queue: asyncio.Queue[Output | None] = asyncio.Queue(_MAX_PENDING)
         async with contextlib.AsyncExitStack() as stack:
             sandbox = await self._open(sandbox_id, stack)
@@ -82,13 +90,13 @@ class SandboxOutput:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _copy(
-        self, sandbox: modal.Sandbox, stream: Stream, position: str, queue: asyncio.Queue[Output | None]
+        self, sandbox: modal.Sandbox, stream: Stream, place: _Place, queue: asyncio.Queue[Output | None]
     ) -> None:
         try:
             is_end = False
             while not is_end:
-                position, is_end = await self._copy_once(sandbox, stream, position, queue)
-            if not position:
+                place, is_end = await self._copy_once(sandbox, stream, place, queue)
+            if not place.position:
                 await self._copy_stored(sandbox, stream, queue)
         except Exception:
             await queue.put(None)
@@ -98,29 +106,34 @@ class SandboxOutput:
     async def _copy_stored(self, sandbox: modal.Sandbox, stream: Stream, queue: asyncio.Queue[Output | None]) -> None:
         """Copy the stored output of a sandbox whose worker is gone, and with it the stream."""
         try:
-            async for entry in sandbox.logs.tail.aio(_STORED_ENTRIES, source=stream):
-                await queue.put(Output(stream, self._now(), entry.message.encode()))
+            entries = [entry.message.encode() async for entry in sandbox.logs.tail.aio(_STORED_ENTRIES, source=stream)]
+            offset = 0 if len(entries) < _STORED_ENTRIES else None
+            for data in entries:
+                await queue.put(Output(stream, self._now(), data, offset))
+                offset = None if offset is None else offset + len(data)
         except errors.SDK_ERRORS as error:
             extra = {"instance": sandbox.object_id, "stream": stream, "why": errors.text(error)}
             log.warning("stored output of sandbox not read", extra=extra)
 
     async def _copy_once(
-        self, sandbox: modal.Sandbox, stream: Stream, position: str, queue: asyncio.Queue[Output | None]
-    ) -> tuple[str, bool]:
+        self, sandbox: modal.Sandbox, stream: Stream, place: _Place, queue: asyncio.Queue[Output | None]
+    ) -> tuple[_Place, bool]:
         """Read until the stream breaks. Returns where to resume, and whether the stream has ended."""
-        chunks = internals.read_output(sandbox, stream, position)
+        chunks = internals.read_output(sandbox, stream, place.position)
         try:
             while True:
                 chunk = await self._next(chunks, sandbox.object_id)
                 if chunk is None:
-                    return position, await self._has_ended(sandbox.object_id)
+                    return place, await self._has_ended(sandbox.object_id)
+                offset = place.offset if chunk.start is None else chunk.start
                 if chunk.data:
-                    await queue.put(Output(stream, self._now(), chunk.data))
-                position = self._positions[sandbox.object_id, stream] = chunk.position or position
+                    await queue.put(Output(stream, self._now(), chunk.data, offset))
+                place = _Place(chunk.position or place.position, None if offset is None else offset + len(chunk.data))
+                self._positions[sandbox.object_id, stream] = place.position
                 if chunk.is_end:
-                    return position, True
+                    return place, True
         except errors.SDK_ERRORS as error:
-            return position, await self._after_failure(sandbox.object_id, stream, error)
+            return place, await self._after_failure(sandbox.object_id, stream, error)
         finally:
             with contextlib.suppress(*errors.SDK_ERRORS):
                 await chunks.aclose()

@@ -67,6 +67,10 @@ class Endpoint(msgspec.Struct, frozen=True):
         return Path(self.url.removeprefix(_UNIX)) if self.url.startswith(_UNIX) else None
 
     @property
+    def is_local(self) -> bool:
+        return self.socket is not None or urlsplit(self.url).hostname in _LOOPBACK
+
+    @property
     def base(self) -> str:
         """URL before the version; a Unix socket has a name that is never resolved."""
         base = "http://runpod" if self.socket else self.url.rstrip("/")
@@ -168,7 +172,7 @@ class RunPodClient:
         return (await self._expect("GET", "/network-volumes")).decode(api.NetworkVolumes).network_volumes
 
     async def billed(self, pod: str) -> float:
-        """Return what the service has billed for a pod in US dollars. Records are written with a delay."""
+        """Return what the billing records show for a pod until now, in US dollars."""
         query = {"podId": pod, "bucketSize": "hour", "lastN": "1000"}
         records = (await self._expect("GET", "/billing/pods", query=query, reserve=DEFERRABLE)).decode(api.Billing)
         return round(sum(record.total_amount for record in records.records if record.pod_id == pod), 6)

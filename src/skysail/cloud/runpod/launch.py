@@ -32,10 +32,14 @@ _ACCOUNT_SECRET = re.compile(r"\{\{\s*RUNPOD_SECRET_")
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Additions of the account to a launch spec: the machine, the nonce of the call, and registry credentials."""
+    """Additions of the account to a launch spec: the machine, the nonce of the call, and registry credentials.
+
+    `data_centers`: those in which the pod may run; empty if all of them are allowed.
+    """
 
     gpu: str = ""
     cpu: api.CpuOrder | None = None
+    data_centers: tuple[str, ...] = ()
     nonce: str
     registry: str = ""
     endpoint: Endpoint
@@ -55,7 +59,7 @@ def create_body(spec: LaunchSpec, placement: Placement) -> api.CreatePod:
         ports=tuple(_ports(container, options)),
         disk=int(options.get("container-disk-gb", "0")),
         mounts=_mounts(options, is_gpu=bool(placement.gpu)),
-        data_center_ids=(spec.region,) if spec.region else _items(options, "datacenter-ids"),
+        data_center_ids=placement.data_centers,
         registry=options.get("container-registry-auth-id") or placement.registry or None,
         template_id=options.get("template-id", ""),
     )
@@ -77,6 +81,7 @@ def check(spec: LaunchSpec, max_lifetime: float) -> None:
     if not spec.container.command and not spec.container.args:
         raise Rejected(Reason.ENTRYPOINT_UNKNOWN, f"Container {spec.container.name} has no command: set `command`.")
     _check_volumes(spec)
+    _mounts(dict(spec.options), is_gpu=spec.gpus is not None)
     for name, value in spec.container.env:
         if _ACCOUNT_SECRET.search(value):
             raise Rejected(

@@ -40,6 +40,7 @@ class PodState:
         self._pod = pod
         self._now = now
         self._usd = pod.cost
+        self._billed = 0.0
         self._started: float | None = None
         self._stopped_at: float | None = None
         self._terminated_at: float | None = None
@@ -66,9 +67,10 @@ class PodState:
             self._terminated_at = self._terminated_at or self._now()
             self.end(self._terminated_at)
 
-    def end(self, at: float) -> None:
-        """Record that the service has deleted the pod."""
+    def end(self, at: float, billed: float = 0.0) -> None:
+        """Record that the service has deleted the pod. `billed` is what its billing records show, in US dollars."""
         self.ended = at
+        self._billed = billed
         self.follower.is_deleted = True
 
     def is_surely_gone(self) -> bool:
@@ -111,9 +113,16 @@ class PodState:
             ended=ended,
             exit=self._known_exit,
             usd_per_hour=self._usd,
-            usd_total=None if ended is None else round(self._usd * max(0.0, ended - self.created) / 3600, 6),
+            usd_total=None if ended is None else self._cost(ended),
             region=self._pod.data_center_id or "",
         )
+
+    def _cost(self, ended: float) -> float:
+        """Return the cost: the rate for the whole time, or the billing records if they show more, such as for disks.
+
+        The records of the last hour may still be missing, so a lower amount in them proves nothing.
+        """
+        return round(max(self._usd * max(0.0, ended - self.created) / 3600, self._billed), 6)
 
     @property
     def _known_exit(self) -> Ended | None:

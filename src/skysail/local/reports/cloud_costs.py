@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.base.names import ACCOUNT_SIMULATED, Condition, Label
+from skysail.base.names import ACCOUNT_REAL, ACCOUNT_SIMULATED, ACCOUNT_STAND_IN, Condition, Label
 from skysail.claims.plan.status import accrued_cost
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.kube.api.objects import Object
@@ -37,9 +37,13 @@ class CloudNode(Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+_ACCOUNTS = {ACCOUNT_REAL: "real", "": "unknown"}
+
+
 class CloudCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Instances and costs at one cloud, from its claims.
 
+    `account` is `simulated`, `stand-in` or `real`; at a real account alone something is paid.
     `outage` is a sentence, empty if the cloud is reachable.
     `orphans` is a sentence about instances without a claim, which no sum contains.
     `unknown` counts launches with an unknown outcome: their instances may run, and cost.
@@ -47,13 +51,17 @@ class CloudCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     cloud: str
     node: str
-    is_simulated: bool
+    account: str
     outage: str
     orphans: str
     live: int
     unknown: int
     usd_per_hour: float
     usd: float
+
+    @property
+    def is_free(self) -> bool:
+        return self.account in {ACCOUNT_SIMULATED, ACCOUNT_STAND_IN}
 
 
 class _Nodes(msgspec.Struct):
@@ -85,7 +93,7 @@ def of(node: CloudNode, claims: Iterable[CloudInstance], now: float) -> CloudCos
     return CloudCosts(
         cloud=cloud,
         node=node.metadata.name,
-        is_simulated=account == ACCOUNT_SIMULATED,
+        account=_ACCOUNTS.get(account, account),
         outage=_outage(node),
         orphans=_orphans(node),
         live=len(live),

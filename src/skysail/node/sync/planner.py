@@ -362,6 +362,7 @@ def _is_late(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> bool:
         return False
     if not pod.metadata.is_deleting and not _outcome(pod, histories):
         return True
-    deadline = seconds(pod.status.start_time) + limit if pod.status.start_time else snapshot.now
+    began = seconds(pod.status.start_time) if pod.status.start_time else snapshot.now - snapshot.active_seconds
+    deadline = began + limit
     ends = [histories[container.name].ended for container in pod.spec.containers]
     return any(end is None or end.ended >= deadline for end in ends)

@@ -94,10 +94,10 @@ def _bare(value: Any) -> Any:
 
 
 def _beginning(snapshot: Snapshot, histories: Mapping[str, RunHistory]) -> float:
-    """Return the start time of the pod: its first status may be written after its first container has started."""
+    """Return when the pod came to the node: its first status may be written later, after a container has started."""
     states = [state for past in histories.values() for state in (past.state, past.previous)]
     begun = [state.started for state in states if isinstance(state, (Running, Ended)) and state.started is not None]
-    return min((snapshot.now, *begun))
+    return min((snapshot.now - snapshot.active_seconds, *begun))
 
 
 def _phase(pod: Pod, histories: Mapping[str, RunHistory]) -> str:

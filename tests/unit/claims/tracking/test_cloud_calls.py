@@ -74,6 +74,26 @@ def test_a_ticket_stays_until_it_is_used_and_is_never_used_twice():
     run_virtual(test)
 
 
+@pytest.mark.parametrize(
+    ("answer", "message", "details"),
+    [
+        (instance(), "launched", {"instance": instance().id, "usd_per_hour": instance().usd_per_hour}),
+        (NoCapacity("No T4 is free."), "not launched", {"why": "No T4 is free."}),
+        (OutcomeUnknown("No answer."), "not launched", {"why": "No answer."}),
+    ],
+)
+def test_every_launch_is_logged_with_claim_provider_and_price_or_reason(caplog, answer, message, details):
+    caplog.set_level("INFO")
+
+    async def test() -> None:
+        await Harness().answered(answer)
+
+    run_virtual(test)
+    (record,) = [record for record in caplog.records if record.name == "skysail.claims.tracking.cloud_calls"]
+    expected = {"claim": NAME, "provider": CLOUD, **details}
+    assert (record.message, {key: getattr(record, key) for key in expected}) == (message, expected)
+
+
 def test_two_claims_have_two_tickets():
     async def test() -> None:
         harness = Harness()

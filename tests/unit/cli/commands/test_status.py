@@ -40,7 +40,7 @@ def spending(**change):
     usual = {
         "cloud": "modal",
         "node": "modal.com",
-        "is_simulated": True,
+        "account": "simulated",
         "outage": "",
         "orphans": "",
         "live": 2,
@@ -56,9 +56,10 @@ def spending(**change):
     [
         ({}, ["modal", "modal.com", "simulated", "yes", "2", "7.90", "0.1235"]),
         (
-            {"is_simulated": False, "unknown": 1},
+            {"account": "real", "unknown": 1},
             ["modal", "modal.com", "real", "yes", "2, 1 unknown", "7.90", "0.1235"],
         ),
+        ({"account": "stand-in"}, ["modal", "modal.com", "stand-in", "yes", "2", "7.90", "0.1235"]),
         ({"outage": "It is down."}, ["modal", "modal.com", "simulated", "no", "2", "7.90", "0.1235"]),
     ],
 )
@@ -80,10 +81,16 @@ def test_status_cloud_outage_prints_sentences_and_table_fits_narrow_terminal():
 
 @pytest.mark.parametrize(
     ("accounts", "want"),
-    [((True, True), "nothing is paid"), ((True, False), "Real clouds bill"), ((False, False), "real accounts")],
+    [
+        (("simulated", "simulated"), "All clouds are simulated: nothing is paid"),
+        (("simulated", "stand-in"), "All clouds are simulated or stand-ins: nothing is paid"),
+        (("stand-in", "stand-in"), "All clouds are stand-ins: nothing is paid"),
+        (("stand-in", "real"), "Real clouds bill"),
+        (("real", "real"), "real accounts"),
+    ],
 )
 def test_what_a_price_means_is_said(accounts, want):
-    assert want in status._bill([spending(is_simulated=one) for one in accounts])
+    assert want in status._bill([spending(account=one) for one in accounts])
 
 
 def test_what_runs_without_a_claim_is_told_with_its_node():

@@ -32,9 +32,9 @@ def webhooks(days: float) -> Webhooks:
     return msgspec.convert({"metadata": {"name": "skysail"}, "webhooks": [{"clientConfig": config}]}, Webhooks)
 
 
-def node(**conditions: str) -> CloudNode:
+def node(account: str = "simulated", **conditions: str) -> CloudNode:
     rows = [{"type": type_, "status": "False", "message": message} for type_, message in conditions.items()]
-    info = {"containerRuntimeVersion": "modal://simulated"}
+    info = {"containerRuntimeVersion": f"modal://{account}"}
     return msgspec.convert(
         {"metadata": {"name": "modal.com"}, "status": {"nodeInfo": info, "conditions": rows}}, CloudNode
     )
@@ -108,6 +108,8 @@ def test_certificates_unreadable_bundle_has_a_fix():
 
 def test_nodes_each_has_a_line_with_its_problem():
     assert installation.node_checks([node()])[0].outcome is Outcome.OK
+    assert "is a stand-in" in installation.node_checks([node("stand-in")])[0].message
+    assert "is real" in installation.node_checks([node("account")])[0].message
     down = installation.node_checks([node(CloudReachable="The cloud is down: wait.")])[0]
     assert (down.outcome, down.message) == (Outcome.FAILED, "The cloud is down: wait.")
     assert installation.node_checks([])[0].outcome is Outcome.WARNING

@@ -1,6 +1,8 @@
 """Parts of `skysail serve`: manifests, upload, example requests."""
 
+import io
 import json
+import os
 import subprocess
 import tarfile
 
@@ -9,12 +11,13 @@ import pytest
 
 from skysail.base.names import Condition
 from skysail.base.settings import Settings as OperatorSettings
-from skysail.cli.serve import example_request, manifests, rollout, upload
+from skysail.cli.serve import example_request, manifests, packing, rollout, upload
 from skysail.cli.serve.manifests import Settings
-from skysail.cli.serve.upload import Payload, UploadFailed
+from skysail.cli.serve.packing import Payload, UploadFailed
 from skysail.kinds.serving.admission import validation
 from skysail.kinds.serving.api.types import ModelDeployment
 from skysail.kinds.serving.spec.config import serving_config
+from skysail.kube.client.errors import AlreadyExists, Forbidden
 
 SETTINGS = Settings(name="iris", namespace="ml", uri="pvc://iris-upload/abc/iris.onnx", version="abc")
 
@@ -62,26 +65,65 @@ def test_pvc_has_room_for_three_versions(size, storage):
 def test_payload_of_a_folder_is_the_same_every_time(tmp_path):
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "a.onnx").write_text("x")
-    with upload.payload(tmp_path / "net") as first:
+    with packing.payload(tmp_path / "net") as first:
         digest = first.digest
         with tarfile.open(fileobj=first.file) as packed:
             assert packed.getnames() == ["net", "net/a.onnx"]
     (tmp_path / "net" / "a.onnx").touch()
-    with upload.payload(tmp_path / "net") as second:
+    with packing.payload(tmp_path / "net") as second:
         assert (second.digest, second.path) == (digest, f"{digest[:12]}/net")
 
 
 def test_payload_has_files_in_place_of_links(tmp_path):
     """A snapshot of Hugging Face has links to files outside of its folder."""
+    repository = tmp_path / "models--owner--net"
+    (repository / "blobs").mkdir(parents=True)
+    (repository / "blobs" / "1a").write_text("weights")
+    (repository / "snapshots" / "c0ffee").mkdir(parents=True)
+    (repository / "snapshots" / "c0ffee" / "model.safetensors").symlink_to("../../blobs/1a")
+    (repository / "snapshots" / "c0ffee" / "same.safetensors").symlink_to("model.safetensors")
+    with packing.payload(repository / "snapshots" / "c0ffee") as content, tarfile.open(fileobj=content.file) as packed:
+        for name in ("c0ffee/model.safetensors", "c0ffee/same.safetensors"):
+            file = packed.extractfile(name)
+            assert packed.getmember(name).isreg()
+            assert file is not None
+            assert file.read() == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("link", "why"),
+    [
+        ("../secret", "outside of"),
+        ("../beside", "outside of"),
+        ("/etc/passwd", "outside of"),
+        ("deep", "leads to a folder"),
+    ],
+)
+def test_payload_link_out_of_the_folder_is_named_and_not_sent(tmp_path, link, why):
+    (tmp_path / "secret").write_text("canary")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "secret").write_text("canary")
+    (tmp_path / "net" / "deep").mkdir(parents=True)
+    (tmp_path / "net" / "a.onnx").write_text("x")
+    (tmp_path / "net" / "b.onnx").symlink_to(link)
+    with pytest.raises(UploadFailed, match=why), packing.payload(tmp_path / "net"):
+        pass
+
+
+def test_payload_blobs_beside_an_ordinary_folder_are_not_sent(tmp_path):
     (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / "1a").write_text("weights")
+    (tmp_path / "blobs" / "1a").write_text("canary")
+    (tmp_path / "snapshots" / "net").mkdir(parents=True)
+    (tmp_path / "snapshots" / "net" / "a").symlink_to("../../blobs/1a")
+    with pytest.raises(UploadFailed, match="outside of"), packing.payload(tmp_path / "snapshots" / "net"):
+        pass
+
+
+def test_payload_of_something_else_than_files_is_named(tmp_path):
     (tmp_path / "net").mkdir()
-    (tmp_path / "net" / "model.safetensors").symlink_to("../blobs/1a")
-    with upload.payload(tmp_path / "net") as content, tarfile.open(fileobj=content.file) as packed:
-        file = packed.extractfile("net/model.safetensors")
-        assert packed.getmember("net/model.safetensors").isreg()
-        assert file is not None
-        assert file.read() == b"weights"
+    os.mkfifo(tmp_path / "net" / "pipe")
+    with pytest.raises(UploadFailed, match="neither a file nor a folder"), packing.payload(tmp_path / "net"):
+        pass
 
 
 def test_upload_pod_fits_the_restricted_pod_security_standard():
@@ -98,7 +140,7 @@ def test_upload_pod_fits_the_restricted_pod_security_standard():
 
 
 def test_payload_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(UploadFailed, match="cannot be read"), upload.payload(tmp_path / "missing.onnx"):
+    with pytest.raises(UploadFailed, match="cannot be read"), packing.payload(tmp_path / "missing.onnx"):
         pass
 
 
@@ -107,7 +149,7 @@ def test_command_receives_exactly_the_payload_and_prints_its_digest(tmp_path, na
     monkeypatch.setattr(manifests, "MOUNT", str(tmp_path / "volume"))
     source = tmp_path / name
     source.write_bytes(b"\x00model\n")
-    with upload.payload(source) as content:
+    with packing.payload(source) as content:
         done = subprocess.run(upload.command(content), input=b"\x00model\nmore", capture_output=True, check=True)
         assert done.stdout.split()[0].decode() == content.digest
         assert (tmp_path / "volume" / content.path).read_bytes() == b"\x00model\n"
@@ -117,9 +159,71 @@ def test_command_unpacks_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(manifests, "MOUNT", str(tmp_path / "volume"))
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "a.onnx").write_text("x")
-    with upload.payload(tmp_path / "net") as content:
+    with packing.payload(tmp_path / "net") as content:
         subprocess.run(upload.command(content), input=content.file.read(), capture_output=True, check=True)
         assert (tmp_path / "volume" / content.path / "a.onnx").read_text() == "x"
+
+
+def test_command_that_fails_leaves_nothing_of_the_payload_and_keeps_the_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifests, "MOUNT", str(tmp_path / "volume"))
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "a.onnx").write_text("x")
+    with packing.payload(tmp_path / "net") as content:
+        subprocess.run(upload.command(content), input=content.file.read(), capture_output=True, check=True)
+        broken = subprocess.run(upload.command(content), input=b"half", capture_output=True, check=False)
+        assert broken.returncode != 0
+        folder = tmp_path / "volume" / content.version
+        assert [path.name for path in folder.iterdir()] == ["net"]
+        assert (folder / "net" / "a.onnx").read_text() == "x"
+
+
+class Volumes:
+    """PVCs of an API server that has one already, and may refuse to expand it."""
+
+    def __init__(self, has: str, *, grows: bool) -> None:
+        self.size = has
+        self._grows = grows
+
+    async def create(self, resource, manifest, type_):
+        raise AlreadyExists(409, "AlreadyExists", "it exists")
+
+    async def get(self, resource, namespace, name, type_):
+        return msgspec.convert(
+            {"metadata": {"name": name, "namespace": namespace}, "status": {"capacity": {"storage": self.size}}}, type_
+        )
+
+    async def merge_patch(self, resource, namespace, name, patch, type_):
+        if not self._grows:
+            raise Forbidden(403, "Forbidden", "only dynamically provisioned pvc can be resized")
+        self.size = patch["spec"]["resources"]["requests"]["storage"]
+        return await self.get(resource, namespace, name, type_)
+
+
+def sized(size: int, *, is_folder: bool = False) -> Payload:
+    return Payload(file=io.BytesIO(), size=size, digest="a" * 64, name="net", is_folder=is_folder)
+
+
+async def test_volume_second_model_that_is_larger_expands_the_pvc():
+    volumes = Volumes("1Gi", grows=True)
+    await upload.volume(volumes, "iris", "ml", sized(2 << 30))
+    assert volumes.size == "6Gi"
+
+
+async def test_volume_that_cannot_be_expanded_is_named_with_the_fix():
+    with pytest.raises(UploadFailed) as refused:
+        await upload.volume(Volumes("1Gi", grows=False), "iris", "ml", sized(2 << 30))
+    assert str(refused.value) == (
+        "PVC iris-upload has 1Gi, which is too small for another 2147 MB: serve the model with another --name, or "
+        "delete the PVC with `kubectl delete pvc iris-upload -n ml` and try again."
+    )
+
+
+async def test_volume_that_cannot_be_expanded_takes_a_model_that_fits():
+    volumes = Volumes("1Gi", grows=False)
+    await upload.volume(volumes, "iris", "ml", sized(600 << 20))
+    with pytest.raises(UploadFailed, match="too small"):
+        # A folder is there twice while it is unpacked.
+        await upload.volume(volumes, "iris", "ml", sized(600 << 20, is_folder=True))
 
 
 def _inputs(*rows) -> bytes:

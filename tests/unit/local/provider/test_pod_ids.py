@@ -203,9 +203,10 @@ async def test_an_id_that_the_pod_does_not_have_is_refused_with_the_fix(talk, ri
 
 
 async def test_pods_have_different_host_ids_and_give_them_back(tmp_path):
+    before = {*default_isolation()._ranges._used}  # of pods that other tests left with their provider
     async with local_provider(tmp_path) as provider:
         provider_harness = ProviderHarness(provider, image="busybox", python_image="python:3")
         seen = [(await provider_harness.result("cat /proc/self/uid_map"))[1].split() for _ in range(3)]
     assert len({first for _, first, _ in seen}) == 3
     assert all(inside == "0" and int(first) >= FIRST and size == "65536" for inside, first, size in seen)
-    assert default_isolation()._ranges._used == set()
+    assert default_isolation()._ranges._used <= before

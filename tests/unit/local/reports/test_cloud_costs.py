@@ -31,9 +31,18 @@ def test_what_lives_is_billed_until_now_and_what_ended_as_it_was_written():
     assert found.usd == pytest.approx(1.0 + 0.1 + 0.5)
 
 
-@pytest.mark.parametrize(("runtime", "want"), [("cloud://simulated", True), ("cloud://account", False), ("", False)])
-def test_only_what_says_so_is_simulated(runtime, want):
-    assert cloud_costs.of(node(runtime), [], 0.0).is_simulated is want
+@pytest.mark.parametrize(
+    ("runtime", "want"),
+    [
+        ("cloud://simulated", ("simulated", True)),
+        ("cloud://stand-in", ("stand-in", True)),
+        ("cloud://account", ("real", False)),
+        ("", ("unknown", False)),
+    ],
+)
+def test_account_is_what_the_node_says(runtime, want):
+    costs = cloud_costs.of(node(runtime), [], 0.0)
+    assert (costs.account, costs.is_free) == want
 
 
 @pytest.mark.parametrize(

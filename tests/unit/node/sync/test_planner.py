@@ -202,6 +202,17 @@ def test_the_deadline_ends_a_pod_and_is_named_as_the_reason():
     assert (over.status["phase"], over.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
+def test_deadline_that_ended_a_pod_without_written_status_is_named():
+    of = pod(activeDeadlineSeconds=2, restartPolicy="Never")
+    over = plan(snapshot(of, {run(): ended(143, ago=-2)}, now=NOW + 3, active_seconds=4.0))
+    assert (over.status["phase"], over.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_first_status_starts_when_the_pod_came_to_the_node():
+    shown = plan(snapshot(pod(), now=NOW + 3, active_seconds=3.0)).status
+    assert shown["startTime"] == "2026-11-15T12:00:00Z"
+
+
 def test_work_that_was_done_in_time_is_not_late_because_somebody_looked_late():
     of = pod(activeDeadlineSeconds=10, restartPolicy="Never", status={"startTime": "2026-11-15T12:00:00Z"})
     assert plan(snapshot(of, {run(): ended(0, ago=-5)}, now=NOW + 60)).status["phase"] == "Succeeded"

@@ -15,18 +15,15 @@ from skysail.cloud.modal.stand_in import prices
 from skysail.cloud.modal.stand_in.accounting import Accounting
 from skysail.cloud.modal.stand_in.apps import App, AppStore
 from skysail.cloud.modal.stand_in.changes import Changes
-from skysail.cloud.modal.stand_in.container import ContainerSpec, FunctionContainer, limits
+from skysail.cloud.modal.stand_in.container import FunctionContainer
+from skysail.cloud.modal.stand_in.container_specs import ContainerSpecs
 from skysail.cloud.modal.stand_in.dispatch import Call, Dispatcher, Handler
 from skysail.cloud.modal.stand_in.errors import conflict, invalid, not_found
 from skysail.cloud.modal.stand_in.function_call import CallDependencies, CallSpec, FunctionCall
-from skysail.cloud.modal.stand_in.functions import FunctionStore, StoredFunction, group_size
-from skysail.cloud.modal.stand_in.images import ImageStore
+from skysail.cloud.modal.stand_in.functions import FunctionStore, group_size
 from skysail.cloud.modal.stand_in.logs import LogRecord, batch
-from skysail.cloud.modal.stand_in.mounts import MountStore
 from skysail.cloud.modal.stand_in.sandbox import Result
-from skysail.cloud.modal.stand_in.secret_store import SecretStore
 from skysail.cloud.modal.stand_in.stream_log import Line
-from skysail.cloud.modal.stand_in.volume_store import VolumeStore
 from skysail.cloud.provider import Provider
 
 _STREAM_SECONDS = 55.0
@@ -40,10 +37,7 @@ _COUNTERS = {
 class CallServiceDependencies(msgspec.Struct, frozen=True, kw_only=True):
     apps: AppStore
     functions: FunctionStore
-    images: ImageStore
-    secrets: SecretStore
-    volumes: VolumeStore
-    mounts: MountStore
+    specs: ContainerSpecs
     provider: Provider
     accounting: Accounting
     dispatcher: Callable[[dict[str, Handler]], Dispatcher]
@@ -55,6 +49,8 @@ class CallService:
 
     def __init__(self, deps: CallServiceDependencies) -> None:
         self.calls: dict[str, FunctionCall] = {}
+        # Containers that belong to no call, with the id of their App.
+        self.other_containers: list[Callable[[], Iterator[tuple[str, FunctionContainer]]]] = []
         self._records: list[LogRecord] = []
         self._changes = Changes()
         self._deps = deps
@@ -88,6 +84,10 @@ class CallService:
         """Yield the stored lines of all calls."""
         yield from list(self._records)
 
+    def add_record(self, record: LogRecord) -> None:
+        self._records.append(record)
+        self._changes.notify()
+
     async def close(self) -> None:
         for call in self.calls.values():
             await call.close()
@@ -105,7 +105,7 @@ class CallService:
             function_id=stored.id,
             app_id=app.id,
             input=request.pipelined_inputs[0].input,
-            make=self._spec_maker(stored, app),
+            make=self._deps.specs.maker(stored, app),
             size=size,
             timeout=float(definition.timeout_secs),
             faults=rpc.faults,
@@ -127,42 +127,6 @@ class CallService:
         return api_pb2.FunctionMapResponse(
             function_call_id=call.function_call_id, function_call_jwt=call.function_call_id, pipelined_inputs=[item]
         )
-
-    def _spec_maker(self, stored: StoredFunction, app: App) -> Callable[[str, int, Path], ContainerSpec]:
-        """Return a function that describes a container. Raises NOT_FOUND if an object of the function is missing."""
-        definition, deps = stored.definition, self._deps
-        assert definition is not None, "checked by the caller"
-        image = deps.images.config(definition.image_id)
-        files = tuple(deps.mounts.files(list(definition.mount_ids)))
-        volumes, mounts = deps.volumes.mounted(definition.volume_mounts)
-        env: dict[str, str] = {}
-        for secret_id in definition.secret_ids:
-            env |= deps.secrets.values(secret_id)
-        layout = deps.functions.layout(app)
-
-        def make(task_id: str, rank: int, folder: Path) -> ContainerSpec:
-            arguments = api_pb2.ContainerArguments(
-                task_id=task_id,
-                function_id=stored.id,
-                app_id=app.id,
-                function_def=definition,
-                environment_name=app.environment,
-                app_layout=layout,
-            )
-            return ContainerSpec(
-                task_id=task_id,
-                rank=rank,
-                image=image,
-                env=env,
-                files=files,
-                volumes=volumes,
-                mounts=mounts,
-                arguments=arguments.SerializeToString(),
-                limits=limits(definition.resources),
-                folder=folder,
-            )
-
-        return make
 
     async def _from_id(self, request: api_pb2.FunctionCallFromIdRequest, _: Call) -> api_pb2.FunctionCallFromIdResponse:
         call = self._find(request.function_call_id)
@@ -237,39 +201,41 @@ class CallService:
 
     async def _task_list(self, request: api_pb2.TaskListRequest, _: Call) -> api_pb2.TaskListResponse:
         reply = api_pb2.TaskListResponse()
-        for call, container in self._running():
-            if not request.app_id or call.app_id == request.app_id:
-                name = self._deps.apps.find(call.app_id).name
+        for app_id, container in self._running():
+            if not request.app_id or app_id == request.app_id:
                 reply.tasks.add(
                     task_id=container.spec.task_id,
-                    app_id=call.app_id,
-                    app_description=name,
+                    app_id=app_id,
+                    app_description=self._deps.apps.find(app_id).name,
                     started_at=container.started or 0.0,
                 )
         return reply
 
     async def _task_info(self, request: api_pb2.TaskGetInfoRequest, _: Call) -> api_pb2.TaskGetInfoResponse:
-        for call in self.calls.values():
-            for container in call.containers:
-                if container.spec.task_id == request.task_id:
-                    info = api_pb2.TaskInfo(
-                        id=request.task_id, started_at=container.started or 0.0, finished_at=container.ended or 0.0
-                    )
-                    return api_pb2.TaskGetInfoResponse(app_id=call.app_id, info=info)
+        ended = ((call.app_id, container) for call in self.calls.values() for container in call.containers)
+        for app_id, container in (*ended, *self._running()):
+            if container.spec.task_id == request.task_id:
+                info = api_pb2.TaskInfo(
+                    id=request.task_id, started_at=container.started or 0.0, finished_at=container.ended or 0.0
+                )
+                return api_pb2.TaskGetInfoResponse(app_id=app_id, info=info)
         raise not_found(f"Task {request.task_id}")
 
     async def _stop_container(self, request: api_pb2.ContainerStopRequest, _: Call) -> api_pb2.ContainerStopResponse:
-        for _call, container in self._running():
+        for _app_id, container in self._running():
             if container.spec.task_id == request.task_id:
                 await container.kill()
                 return api_pb2.ContainerStopResponse()
         raise not_found(f"Container {request.task_id}")
 
-    def _running(self) -> Iterator[tuple[FunctionCall, FunctionContainer]]:
+    def _running(self) -> Iterator[tuple[str, FunctionContainer]]:
+        """Yield running containers with the id of their App."""
         for call in self.calls.values():
             for container in call.containers:
                 if container.started is not None and container.ended is None:
-                    yield call, container
+                    yield call.app_id, container
+        for source in self.other_containers:
+            yield from source()
 
     async def _end_all(self, app: App) -> None:
         for call in list(self.calls.values()):
@@ -278,7 +244,7 @@ class CallService:
                 await call.end("The App was stopped.")
 
     def _record_line(self, call: FunctionCall, task_id: str, line: Line) -> None:
-        self._records.append(
+        self.add_record(
             LogRecord(
                 line=line,
                 app_id=call.app_id,
@@ -288,7 +254,6 @@ class CallService:
                 input_id=call.input_id,
             )
         )
-        self._changes.notify()
 
     def _find(self, call_id: str) -> FunctionCall:
         call = self.calls.get(call_id)

@@ -5,10 +5,11 @@ Requests of a container carry no task id and no token, so each container has a U
 
 from __future__ import annotations
 
+import codecs
 import socket
 import sysconfig
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from skysail.cloud.errors import ProviderError
 from skysail.cloud.modal.stand_in.changes import Changes
 from skysail.cloud.modal.stand_in.dispatch import Call, Dispatcher, Handler
 from skysail.cloud.modal.stand_in.images import ImageConfig
+from skysail.cloud.modal.stand_in.stream_log import STDERR, STDOUT, Line
 from skysail.cloud.provider import (
     Container,
     Ended,
@@ -92,19 +94,19 @@ class CallSide(Protocol):
 
 
 class FunctionContainer:
-    """Runs one container. `output` and `failure` are what it reported itself."""
+    """Runs one container. `failure` is why it could not start, as it reported itself.
 
-    def __init__(self, spec: ContainerSpec, provider: Provider, call: CallSide, now: Callable[[], float]) -> None:
+    Subclasses give it inputs by `input_handlers`.
+    """
+
+    def __init__(self, spec: ContainerSpec, provider: Provider, now: Callable[[], float]) -> None:
         self.spec = spec
-        self.output: api_pb2.FunctionPutOutputsItem | None = None
         self.failure: api_pb2.GenericResult | None = None
         self.started: float | None = None
         self.ended: float | None = None
         self._provider = provider
-        self._call = call
         self._now = now
-        self._has_input = False
-        self._is_cancelled = False
+        self._cancelled_inputs: list[str] = []
         self._changes = Changes()
         self._listener: socket.socket | None = None
         self._server: Server | None = None
@@ -115,18 +117,20 @@ class FunctionContainer:
         return {
             "ContainerHello": self._hello,
             "ContainerHeartbeat": self._heartbeat,
-            "TaskClusterHello": self._cluster_hello,
-            "FunctionGetInputs": self._get_inputs,
-            "FunctionPutOutputs": self._put_outputs,
             "TaskResult": self._task_result,
             "VolumeCommit": self._volume_commit,
             "VolumeReload": self._hello,
+            **self.input_handlers,
         }
 
     @property
     def _hosts(self) -> Path:
         """Return the container's /etc/hosts, which the container may write."""
         return self.spec.folder / "hosts"
+
+    @property
+    def input_handlers(self) -> dict[str, Handler]:
+        raise NotImplementedError
 
     @property
     def program(self) -> ProviderProgram:
@@ -154,10 +158,21 @@ class FunctionContainer:
     async def wait(self) -> Ended:
         return await self.program.wait()
 
-    def cancel_input(self) -> None:
-        """Tell the container by its heartbeat that its input is cancelled."""
-        self._is_cancelled = True
+    def cancel_input(self, input_id: str) -> None:
+        """Tell the container by its heartbeat that an input is cancelled."""
+        self._cancelled_inputs.append(input_id)
         self._changes.notify()
+
+    async def lines(self) -> AsyncIterator[Line]:
+        """Yield the output of the program line by line, to its end."""
+        buffers = {number: _LineBuffer() for number in (STDOUT, STDERR)}
+        async for piece in self.program.output():
+            number = STDOUT if piece.stream == "stdout" else STDERR
+            for text in buffers[number].add(piece.data):
+                yield Line(piece.at, number, text)
+        for number, rest in buffers.items():
+            for text in rest.end():
+                yield Line(self._now(), number, text)
 
     async def interrupt(self) -> None:
         """Send the entry point an interrupt, as the service does before it takes a container away."""
@@ -186,38 +201,12 @@ class FunctionContainer:
         return Empty()
 
     async def _heartbeat(self, _request: object, _: Call) -> api_pb2.ContainerHeartbeatResponse:
-        """Answer late, or at once when the input is cancelled."""
+        """Answer late, or at once when an input is cancelled."""
         reply = api_pb2.ContainerHeartbeatResponse()
-        if await self._changes.until(lambda: self._is_cancelled, _HEARTBEAT_SECONDS):
-            self._is_cancelled = False
-            reply.cancel_input_event.input_ids.append(self._call.input_id)
+        if await self._changes.until(lambda: bool(self._cancelled_inputs), _HEARTBEAT_SECONDS):
+            cancelled, self._cancelled_inputs = self._cancelled_inputs, []
+            reply.cancel_input_event.input_ids.extend(cancelled)
         return reply
-
-    async def _cluster_hello(
-        self, request: api_pb2.TaskClusterHelloRequest, _: Call
-    ) -> api_pb2.TaskClusterHelloResponse:
-        return await self._call.join(self.spec.rank, request.container_ip)
-
-    async def _get_inputs(
-        self, _request: api_pb2.FunctionGetInputsRequest, _: Call
-    ) -> api_pb2.FunctionGetInputsResponse:
-        """Give the input of the call once. Then the container is told to leave."""
-        if self._has_input:
-            item = api_pb2.FunctionGetInputsItem(kill_switch=True)
-        else:
-            self._has_input = True
-            item = api_pb2.FunctionGetInputsItem(
-                input_id=self._call.input_id,
-                function_call_id=self._call.function_call_id,
-                input=self._call.input,
-                function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC,
-            )
-        return api_pb2.FunctionGetInputsResponse(inputs=[item])
-
-    async def _put_outputs(self, request: api_pb2.FunctionPutOutputsRequest, _: Call) -> Empty:
-        self.output = request.outputs[0]
-        self._call.put_output(self.spec.rank, request.outputs[0])
-        return Empty()
 
     async def _task_result(self, request: api_pb2.TaskResultRequest, _: Call) -> Empty:
         self.failure = request.result
@@ -258,8 +247,8 @@ class FunctionContainer:
         env = {
             **dict(spec.image.env),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": _ROOT,
             **spec.env,
+            "PYTHONPATH": ":".join(filter(None, (_ROOT, spec.env.get("PYTHONPATH", "")))),
             "MODAL_IS_REMOTE": "1",
             "MODAL_SERVER_URL": f"unix://{_SOCKET}",
             "MODAL_TASK_ID": spec.task_id,
@@ -277,6 +266,50 @@ class FunctionContainer:
         )
 
 
+class CallContainer(FunctionContainer):
+    """A container that works on one call. `output` is what it reported itself."""
+
+    def __init__(self, spec: ContainerSpec, provider: Provider, call: CallSide, now: Callable[[], float]) -> None:
+        super().__init__(spec, provider, now)
+        self.output: api_pb2.FunctionPutOutputsItem | None = None
+        self._call = call
+        self._has_input = False
+
+    @property
+    def input_handlers(self) -> dict[str, Handler]:
+        return {
+            "TaskClusterHello": self._cluster_hello,
+            "FunctionGetInputs": self._get_inputs,
+            "FunctionPutOutputs": self._put_outputs,
+        }
+
+    async def _cluster_hello(
+        self, request: api_pb2.TaskClusterHelloRequest, _: Call
+    ) -> api_pb2.TaskClusterHelloResponse:
+        return await self._call.join(self.spec.rank, request.container_ip)
+
+    async def _get_inputs(
+        self, _request: api_pb2.FunctionGetInputsRequest, _: Call
+    ) -> api_pb2.FunctionGetInputsResponse:
+        """Give the input of the call once. Then the container is told to leave."""
+        if self._has_input:
+            item = api_pb2.FunctionGetInputsItem(kill_switch=True)
+        else:
+            self._has_input = True
+            item = api_pb2.FunctionGetInputsItem(
+                input_id=self._call.input_id,
+                function_call_id=self._call.function_call_id,
+                input=self._call.input,
+                function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC,
+            )
+        return api_pb2.FunctionGetInputsResponse(inputs=[item])
+
+    async def _put_outputs(self, request: api_pb2.FunctionPutOutputsRequest, _: Call) -> Empty:
+        self.output = request.outputs[0]
+        self._call.put_output(self.spec.rank, request.outputs[0])
+        return Empty()
+
+
 def limits(resources: api_pb2.Resources) -> ResourceLimits:
     return ResourceLimits(memory=resources.memory_mb_max * _MIB or None)
 
@@ -284,3 +317,19 @@ def limits(resources: api_pb2.Resources) -> ResourceLimits:
 def _numbered(files: tuple[File, ...]) -> list[File]:
     """Return the files under names that cannot collide, whatever their paths are."""
     return [File(str(number), file.content, file.mode) for number, file in enumerate(files)]
+
+
+class _LineBuffer:
+    """Cuts output into lines. Bytes that are not UTF-8 are replaced."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+
+    def add(self, data: bytes) -> list[str]:
+        *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
+        return [f"{line}\n" for line in lines]
+
+    def end(self) -> list[str]:
+        rest = self._rest + self._decoder.decode(b"", final=True)
+        return [rest] if rest else []

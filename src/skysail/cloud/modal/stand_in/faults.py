@@ -19,6 +19,7 @@ FaultKind = Literal[
     "slow",  # answered after `seconds`
     "stuck",  # not executed and never answered, on a live connection
     "unanswered",  # executed and never answered, on a live connection
+    "redirected",  # a request to a web Function (pseudo RPC `WebRequest`) is redirected to its result after `seconds`
     # Faults of the sandbox that a create call creates.
     "no-capacity",  # not scheduled for `seconds`; never if that is 0
     "preempted",  # ended by the service `seconds` after its start

@@ -7,7 +7,6 @@ fails and all ranks are ended.
 from __future__ import annotations
 
 import asyncio
-import codecs
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -20,10 +19,10 @@ from skysail.cloud.errors import ProviderError
 from skysail.cloud.modal.stand_in import ids
 from skysail.cloud.modal.stand_in.accounting import Accounting
 from skysail.cloud.modal.stand_in.changes import Changes
-from skysail.cloud.modal.stand_in.container import ContainerSpec, FunctionContainer
+from skysail.cloud.modal.stand_in.container import CallContainer, ContainerSpec
 from skysail.cloud.modal.stand_in.dispatch import Dispatcher, Handler
 from skysail.cloud.modal.stand_in.faults import Fault, FaultKind
-from skysail.cloud.modal.stand_in.stream_log import STDERR, STDOUT, Line
+from skysail.cloud.modal.stand_in.stream_log import Line
 from skysail.cloud.provider import Ended, Provider
 
 Result = api_pb2.GenericResult
@@ -67,7 +66,7 @@ class FunctionCall:
         self.input = spec.input
         self.created = deps.now()
         self.cluster_ids: list[str] = []
-        self.containers: list[FunctionContainer] = []
+        self.containers: list[CallContainer] = []
         self.result: api_pb2.GenericResult | None = None
         self.data_format = 0
         self.has_ended = False
@@ -97,7 +96,7 @@ class FunctionCall:
             self._create(self._take_away(self.containers))
             return
         for container in self.containers:
-            container.cancel_input()
+            container.cancel_input(self.input_id)
 
     def preempt(self) -> None:
         """Take the containers away. New ones then get the same input."""
@@ -151,7 +150,7 @@ class FunctionCall:
         self._addresses.clear()
         self.cluster_ids.append(ids.identifier("cu"))
         specs = [self._spec(rank) for rank in range(self._size)]
-        current = [FunctionContainer(spec, self._deps.provider, self, self._deps.now) for spec in specs]
+        current = [CallContainer(spec, self._deps.provider, self, self._deps.now) for spec in specs]
         self.containers = current
         timers: list[asyncio.TimerHandle] = []
         try:
@@ -163,7 +162,7 @@ class FunctionCall:
                 timer.cancel()
             await asyncio.gather(*(container.remove() for container in current))
 
-    async def _is_started(self, current: list[FunctionContainer]) -> bool:
+    async def _is_started(self, current: list[CallContainer]) -> bool:
         starts = (container.start(self._deps.dispatcher(container.handlers)) for container in current)
         errors = [error for error in await asyncio.gather(*starts, return_exceptions=True) if error is not None]
         for error in errors:
@@ -188,7 +187,7 @@ class FunctionCall:
         self.finish(Result(status=Result.GENERIC_STATUS_TIMEOUT, exitcode=124, exception=message))
         self._create(self._kill_all())
 
-    async def _follow(self, container: FunctionContainer) -> None:
+    async def _follow(self, container: CallContainer) -> None:
         copying = self._create(self._copy_output(container))
         ended = await container.wait()
         await asyncio.wait({copying})
@@ -203,17 +202,11 @@ class FunctionCall:
         elif container.spec.rank == 0:
             self._create(self._kill_later())
 
-    async def _copy_output(self, container: FunctionContainer) -> None:
-        lines = {number: _LineBuffer() for number in (STDOUT, STDERR)}
-        async for piece in container.program.output():
-            number = STDOUT if piece.stream == "stdout" else STDERR
-            for text in lines[number].add(piece.data):
-                self._deps.record_line(self, container.spec.task_id, Line(piece.at, number, text))
-        for number, rest in lines.items():
-            for text in rest.end():
-                self._deps.record_line(self, container.spec.task_id, Line(self._deps.now(), number, text))
+    async def _copy_output(self, container: CallContainer) -> None:
+        async for line in container.lines():
+            self._deps.record_line(self, container.spec.task_id, line)
 
-    async def _take_away(self, containers: list[FunctionContainer]) -> None:
+    async def _take_away(self, containers: list[CallContainer]) -> None:
         """Interrupt containers, and kill them after a while."""
         await asyncio.gather(*(container.interrupt() for container in containers))
         await self.changes.until(lambda: self.has_ended, _GRACE_SECONDS)
@@ -256,19 +249,3 @@ class FunctionCall:
         reason = Result.GenericStatus.Name(result.status).removeprefix("GENERIC_STATUS_")
         code = 0 if result.status == Result.GENERIC_STATUS_SUCCESS else result.exitcode or _KILLED
         return Ended(code=code, reason=reason, message=result.exception, ended=self._deps.now())
-
-
-class _LineBuffer:
-    """Cuts output into lines. Bytes that are not UTF-8 are replaced."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._rest = ""
-
-    def add(self, data: bytes) -> list[str]:
-        *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
-        return [f"{line}\n" for line in lines]
-
-    def end(self) -> list[str]:
-        rest = self._rest + self._decoder.decode(b"", final=True)
-        return [rest] if rest else []

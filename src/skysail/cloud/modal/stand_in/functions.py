@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from modal_proto import api_pb2
@@ -40,6 +41,14 @@ class StoredFunction(msgspec.Struct, kw_only=True):
     input_formats: list[int]
     output_formats: list[int]
     definition: api_pb2.Function | None = None
+    webhook: api_pb2.WebhookConfig | None = None
+    url: str = ""
+
+
+# Reserves the address of a web Function. Called before each deploy of it, with its App.
+ReserveUrl = Callable[[StoredFunction, App], Awaitable[str]]
+# Puts the functions of an App into service, as they are defined now.
+OnPublish = Callable[[App], Awaitable[None]]
 
 
 class FunctionStore:
@@ -47,6 +56,8 @@ class FunctionStore:
         self._apps = apps
         self._log = log
         self._functions: dict[str, StoredFunction] = {}
+        self.reserve_url: ReserveUrl = _no_url
+        self.on_publish: list[OnPublish] = []
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -79,9 +90,7 @@ class FunctionStore:
         return layout
 
     async def _precreate(self, request: api_pb2.FunctionPrecreateRequest, _: Call) -> api_pb2.FunctionPrecreateResponse:
-        self._apps.live(request.app_id)
-        if request.webhook_config.type:
-            raise self._log.add_unknown("Function.webhook_config")
+        app = self._apps.live(request.app_id)
         stored = self._functions.get(request.existing_function_id)
         if stored is None:
             stored = StoredFunction(
@@ -92,6 +101,9 @@ class FunctionStore:
                 output_formats=list(request.supported_output_formats),
             )
             self._functions[stored.id] = stored
+        if request.webhook_config.type:
+            stored.webhook = request.webhook_config
+            stored.url = await self.reserve_url(stored, app)
         return api_pb2.FunctionPrecreateResponse(function_id=stored.id, handle_metadata=self._metadata(stored))
 
     async def _create(self, request: api_pb2.FunctionCreateRequest, _: Call) -> api_pb2.FunctionCreateResponse:
@@ -99,6 +111,10 @@ class FunctionStore:
         definition = ranked[0].function if ranked else request.function
         stored = self.find(request.existing_function_id)
         self._check(definition, is_list=len(ranked) > 1)
+        if definition.webhook_config.type and group_size(definition):
+            raise invalid("Clustered Functions cannot be web Functions.")
+        if stored.url:
+            definition.web_url = stored.url
         stored.definition = definition
         return api_pb2.FunctionCreateResponse(
             function_id=stored.id,
@@ -135,6 +151,8 @@ class FunctionStore:
         app.tag = request.deployment_tag
         app.deployed = time.time()
         app.version += 1
+        for publish in self.on_publish:
+            await publish(app)
         return api_pb2.AppPublishResponse(url=page(app), deployed_at=app.deployed)
 
     def _check(self, definition: api_pb2.Function, *, is_list: bool) -> None:
@@ -161,6 +179,7 @@ class FunctionStore:
             function_name=stored.name,
             function_type=api_pb2.Function.FUNCTION_TYPE_FUNCTION,
             app_id=stored.app_id,
+            web_url=stored.url,
             definition_id=stored.id.replace("fu-", "de-"),
             supported_input_formats=stored.input_formats,  # type: ignore[arg-type]
             supported_output_formats=stored.output_formats,  # type: ignore[arg-type]
@@ -170,6 +189,10 @@ class FunctionStore:
 def group_size(definition: api_pb2.Function) -> int:
     """Return the number of containers of a clustered Function. 0 for other Functions."""
     return int(definition._experimental_group_size)  # noqa: SLF001 (the name of the field)
+
+
+async def _no_url(_stored: StoredFunction, _app: App) -> str:
+    return ""
 
 
 def _data(definition: api_pb2.Function) -> api_pb2.FunctionData:

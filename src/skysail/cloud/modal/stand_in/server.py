@@ -18,18 +18,23 @@ from skysail.cloud.modal.stand_in.accounting import Accounting
 from skysail.cloud.modal.stand_in.apps import AppStore
 from skysail.cloud.modal.stand_in.calls import CallService, CallServiceDependencies
 from skysail.cloud.modal.stand_in.connections import Connections
+from skysail.cloud.modal.stand_in.container_specs import ContainerSpecs
 from skysail.cloud.modal.stand_in.dispatch import Call, CallLog, Dispatcher, Handler
 from skysail.cloud.modal.stand_in.faults import FaultScript
 from skysail.cloud.modal.stand_in.functions import FunctionStore
 from skysail.cloud.modal.stand_in.images import FindImage, ImageStore
-from skysail.cloud.modal.stand_in.logs import LogService
+from skysail.cloud.modal.stand_in.logs import LogRecord, LogService
 from skysail.cloud.modal.stand_in.mounts import MountStore
 from skysail.cloud.modal.stand_in.program import SandboxPrograms
 from skysail.cloud.modal.stand_in.router import CommandRouter
 from skysail.cloud.modal.stand_in.sandboxes import SandboxOptions, SandboxService, SandboxServiceDependencies
 from skysail.cloud.modal.stand_in.secret_store import SecretStore
+from skysail.cloud.modal.stand_in.stream_log import Line
 from skysail.cloud.modal.stand_in.tokens import Credentials, TokenIssuer
 from skysail.cloud.modal.stand_in.volume_store import VolumeStore
+from skysail.cloud.modal.stand_in.web_function import WebDependencies
+from skysail.cloud.modal.stand_in.web_gateway import WebGateway
+from skysail.cloud.modal.stand_in.web_service import WebService, WebServiceDependencies
 from skysail.cloud.modal.stand_in.workspace import Workspace
 from skysail.cloud.provider import Provider
 from skysail.cloud.simulated.ledger import Ledger
@@ -91,7 +96,16 @@ class ModalStandIn:
         self._mounts = MountStore()
         self._functions = FunctionStore(self.apps, self.log)
         self._folder = tempfile.TemporaryDirectory(prefix="modal-")
+        self._specs = ContainerSpecs(
+            functions=self._functions,
+            images=self._images,
+            secrets=self.secrets,
+            volumes=self._volumes,
+            mounts=self._mounts,
+        )
         self.calls = CallService(self._call_dependencies())
+        self.web = WebService(self._web_dependencies())
+        self.calls.other_containers.append(self.web.containers)
         self._logs = LogService(self.apps, self.sandboxes)
         self._logs.sources.append(self.calls.records)
         self._router = CommandRouter(self.sandboxes, self.secrets, self._tokens)
@@ -120,6 +134,7 @@ class ModalStandIn:
         await self._router.close()
         await self.sandboxes.close()
         await self.calls.close()
+        await self.web.close()
         await self._images.close()
         for server in self._servers:
             server.close()
@@ -137,6 +152,7 @@ class ModalStandIn:
             **self._mounts.handlers,
             **self._functions.handlers,
             **self.calls.handlers,
+            **self.web.handlers,
             **self._logs.handlers,
             "SandboxStdinWrite": self._write_stdin,
         }
@@ -145,15 +161,32 @@ class ModalStandIn:
         return CallServiceDependencies(
             apps=self.apps,
             functions=self._functions,
-            images=self._images,
-            secrets=self.secrets,
-            volumes=self._volumes,
-            mounts=self._mounts,
+            specs=self._specs,
             provider=self._config.provider,
             accounting=self._accounting,
             dispatcher=lambda handlers: self._dispatcher(handlers, _trust),
             folder=self._config.workers,
         )
+
+    def _web_dependencies(self) -> WebServiceDependencies:
+        tokens: dict[str, str] = {}
+        gateway = WebGateway(self._config.tls, self.faults, tokens)
+        gateway.report_port = self._config.report_port
+        web = WebDependencies(
+            provider=self._config.provider,
+            accounting=self._accounting,
+            now=time.time,
+            dispatcher=lambda handlers: self._dispatcher(handlers, _trust),
+            record_line=self._record_web_line,
+            may_start=lambda: self.web.has_room,
+            folder=self._config.workers,
+        )
+        return WebServiceDependencies(
+            apps=self.apps, functions=self._functions, specs=self._specs, gateway=gateway, tokens=tokens, web=web
+        )
+
+    def _record_web_line(self, app_id: str, function_id: str, task_id: str, line: Line) -> None:
+        self.calls.add_record(LogRecord(line=line, app_id=app_id, task_id=task_id, function_id=function_id))
 
     async def _write_stdin(
         self, request: api_pb2.SandboxStdinWriteRequest, _: Call

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-Operation = Literal["create", "delete", "list", "get", "logs", "catalogue", "exec", "registries"]
+Operation = Literal["create", "delete", "list", "get", "logs", "catalogue", "exec", "registries", "volumes", "billing"]
 FaultKind = Literal[
     "none",
     "500",  # nothing was done

@@ -229,7 +229,8 @@ class StandInServer:
         self.service.delete_registry(replies.pod_id(request))
         return web.Response(status=204)
 
-    async def _volumes(self, request: web.Request) -> web.Response:  # noqa: ARG002 (a handler of aiohttp)
+    async def _volumes(self, request: web.Request) -> web.Response:
+        await self._faulty("volumes", request)
         return replies.json({"networkVolumes": list(self.service.volumes.values())})
 
     async def _add_volume(self, request: web.Request) -> web.Response:
@@ -239,6 +240,7 @@ class StandInServer:
         return replies.json(self.service.add_volume(body.name, body.size, body.data_center), 201)
 
     async def _billing(self, request: web.Request) -> web.Response:
+        await self._faulty("billing", request)
         id_ = request.query.get("podId", "")
         amount = self.service.billed(id_)
         record = {"podId": id_, "totalAmount": amount, "gpuAmount": amount, "cpuAmount": 0, "diskAmount": 0}

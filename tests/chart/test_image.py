@@ -1,0 +1,70 @@
+"""Our image as it is built: programs, size, software bill of materials, and what must not be in it."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from scripts import build_image
+from scripts.image import debian, python_packages
+from tests.chart.conftest import print_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Programs that an intruder would use, and files that hold secrets of the machine that built the image.
+SHELLS = {"sh", "bash", "dash", "busybox", "zsh", "apt", "apt-get", "dpkg", "pip", "pip3", "uv", "curl", "wget"}
+PRIVATE = (".env", "id_rsa", "id_ed25519", "kubeconfig", ".netrc", ".git", ".modal.toml")
+_MAX_BYTES = 200_000_000
+
+
+class Content(msgspec.Struct):
+    """Files of all layers by path, with their sizes, and the configuration."""
+
+    files: dict[str, int]
+    config: dict[str, Any]
+    bom: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def content(image: Path) -> Content:
+    def blob(digest: str) -> Path:
+        return image / "blobs" / digest.replace(":", "/")
+
+    index = json.loads((image / "index.json").read_text())
+    manifest = json.loads(blob(index["manifests"][0]["digest"]).read_text())
+    found = Content({}, json.loads(blob(manifest["config"]["digest"]).read_text())["config"], {})
+    for layer in manifest["layers"]:
+        with tarfile.open(blob(layer["digest"])) as tar:
+            for entry in tar:
+                found.files[entry.name.removeprefix("./")] = entry.size
+                if entry.name.endswith("sbom.cdx.json") and (file := tar.extractfile(entry)):
+                    found.bom = json.load(file)
+    return found
+
+
+def test_image_has_operator_logger_and_proxy_below_200_mb(content, pytestconfig):
+    size = sum(content.files.values())
+    print_line(pytestconfig, f"Image skysail: {size / 1e6:.0f} MB in {len(content.files)} files")
+    assert size < _MAX_BYTES
+    programs = {name.rpartition("/")[2] for name in content.files if name.startswith(f"{python_packages.FOLDER}/bin/")}
+    assert {"skysail", "modal-logger", "modal-proxy", "runpod-controller"} <= programs
+    assert content.config["Entrypoint"] == ["skysail"]
+
+
+def test_image_has_no_shell_no_package_manager_no_root_and_no_secrets(content):
+    names = {path.rpartition("/")[2] for path in content.files}
+    assert names & SHELLS == set()
+    assert [path for path in content.files if path.rpartition("/")[2] in PRIVATE or path.endswith(".key")] == []
+    assert content.config["User"] == f"{build_image.USER}:{build_image.USER}"
+
+
+def test_image_bill_of_materials_names_every_locked_package(content):
+    named = {row["name"] for row in content.bom["components"]}
+    locked = {package.name for package in python_packages.locked_packages(build_image.ROOT / "requirements.lock")}
+    locked |= {package.name for package in debian.read_lock(build_image.LOCK)}
+    assert locked <= named

@@ -1,0 +1,71 @@
+"""Pods at RunPod are deleted, and their end is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skysail.cloud.errors import Gone, OutcomeUnknown
+from skysail.cloud.runpod.stand_in.faults import Fault
+from skysail.cloud.simulated import billing
+from tests.support import virtual_time
+from tests.support.runpod_scene import A40, order, scene, virtual
+
+
+@virtual
+async def test_deletion_is_confirmed_and_a_404_alone_proves_nothing():
+    async with scene(Fault(what="404", on="delete", at=1)) as at:
+        made = await at.account.create(order())
+        with pytest.raises(Gone):
+            await at.account.terminate(made.id, 0.0)
+        assert (await at.account.get(made.id)).state != "ended"
+        await at.account.terminate(made.id, 0.0)
+        ended = await at.account.get(made.id)
+        assert (ended.state, ended.usd_total is not None) == ("ended", True)
+        assert billing.billable(at.service.ledger.rows) == ()
+
+
+@virtual
+async def test_lost_answer_of_a_deletion_is_repeated():
+    async with scene(Fault(what="500-done", on="delete", at=1)) as at:
+        made = await at.account.create(order())
+        with pytest.raises(OutcomeUnknown):
+            await at.account.terminate(made.id, 0.0)
+        with pytest.raises(Gone):
+            await at.account.terminate(made.id, 0.0)
+        assert await at.account.get(made.id) is None
+
+
+@virtual
+async def test_billing_records_that_show_more_than_the_rate_are_the_cost():
+    async with scene() as at:
+        made = await at.account.create(order(gpus=A40))
+        await asyncio.sleep(1800.0)
+        at.service.billed = lambda id_: {made.id: 1.25}.get(id_, 0.0)
+        await at.account.terminate(made.id, 0.0)
+        assert (await at.account.get(made.id)).usd_total == 1.25
+
+
+@pytest.mark.parametrize("fault", [Fault(what="500", on="billing"), Fault(what="404", on="billing"), None])
+def test_cost_is_the_rate_if_billing_records_are_missing_or_lower(fault):
+    async def check() -> None:
+        async with scene(*([fault] if fault else [])) as at:
+            made = await at.account.create(order(gpus=A40))
+            at.service.billed = lambda _: 0.01
+            await asyncio.sleep(1800.0)
+            await at.account.terminate(made.id, 0.0)
+            ended = await at.account.get(made.id)
+            assert (ended.state, ended.usd_total) == ("ended", 0.22)
+
+    virtual_time.run(check())
+
+
+@virtual
+async def test_slow_billing_records_do_not_delay_the_end():
+    async with scene(quota=20) as at:  # the last requests of the minute are kept for deletions
+        made = await at.account.create(order())
+        await at.account.terminate(made.id, 0.0)
+        ended = await at.account.get(made.id)
+        assert (ended.state, ended.usd_total is not None) == ("ended", True)
+        assert "GET /v2/billing/pods" not in at.server.requests

@@ -361,8 +361,8 @@ def test_pytorch_ranks_average_gradients_and_resume_after_one_was_killed(node, n
     apply(node, namespace, training_job("ddp", DDP, image=image, gpuPerWorker=8, checkpointDir="/checkpoints"))
     status = until_phase_of(node, namespace, "ddp", "Succeeded")
     first, second = status["attempts"]
-    assert (first["failure"]["exitCode"], second["resumedFrom"]["path"]) == (137, "/checkpoints/step-3.pt")
-    assert "Rank 1" in json.dumps(first) or first["failure"].get("rank") == 1, first
+    assert (first["provider"], second["resumedFrom"]["path"]) == ("modal", "/checkpoints/step-3.pt")
+    assert "Rank 1 ended with exit code 137." in json.dumps([claim["status"] for claim in claims(node, namespace)])
     for rank in range(2):
         text = worker_log(node, namespace, "ddp-worker-1", rank)
         assert "resumed at 3\n" in text

@@ -46,7 +46,7 @@ class Offering:
         count = 2 if is_gpu else 0
         listed = await customer.cloud.offers()
         size = customer.order().container.machine_size
-        priced = price_offers(customer.cloud, listed.offers, MachineRequest(gpu_count=count, size=size))
+        priced = price_offers(listed, MachineRequest(gpu_count=count, size=size))
         best = rank(priced, OfferQuery(gpu_count=count)).candidates[0]
         gpus = GpuRequest(best.gpu_type, count) if is_gpu else None
         spec = replace(customer.order(gpu=gpus), region=best.region, cloud_type=best.cloud_type)

@@ -90,6 +90,10 @@ class Annotation(DocumentedName):
         "skysail.dev/checkpoint-volume",
         "On a pod of a TrainingJob: UID of the TrainingJob. At a cloud its checkpoints are in a volume of that cloud.",
     )
+    NEWEST_CHECKPOINT = (
+        "skysail.dev/newest-checkpoint",
+        "On a PVC for checkpoints: the newest one. A TrainingJob whose spec names the PVC resumes from it.",
+    )
     CLOUD_CHECKPOINT = (
         "skysail.dev/cloud-checkpoint",
         "On a pod of a TrainingJob: the newest checkpoint, if it is in the volume of a cloud.",
@@ -304,6 +308,7 @@ class Reason(DocumentedName):
     NAME_CONFLICT = "NameConflict", "The name of a child belongs to a foreign object; the message names its owner."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command, and the image's entry point could not be read."
+    NO_SHELL = "NoShell", "The image has no /bin/sh, under which the cloud runs programs."
     GANG_UNAVAILABLE = "GangUnavailable", "The requested gang scheduler is not installed."
     GANG_AVAILABLE = "GangAvailable", "The requested gang scheduler is installed."
     NOT_ADMITTED = "NotAdmitted", "The gang scheduler has not admitted the job; the message quotes it."
@@ -452,6 +457,10 @@ class Reason(DocumentedName):
 class EventReason(DocumentedName):
     """Reasons of events, in addition to those of conditions."""
 
+    SHELL_UNKNOWN = (
+        "ShellUnknown",
+        "The files of the image could not be read, so it is unknown whether it has the shell that the cloud needs.",
+    )
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
     TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
     WORKER_FAILED = (
@@ -470,6 +479,10 @@ class EventReason(DocumentedName):
     CHECKPOINT_LOST = (
         "CheckpointLost",
         "The PVC of the newest checkpoint was deleted: an attempt starts without a checkpoint.",
+    )
+    CHECKPOINTS_RETAINED = (
+        "CheckpointsRetained",
+        "The usual PVC has checkpoints of an earlier TrainingJob of the same name, so this one has a new PVC.",
     )
     CHECKPOINT_LEFT_BEHIND = (
         "CheckpointLeftBehind",

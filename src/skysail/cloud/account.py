@@ -147,6 +147,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     `create_timeout`: time that the cloud may work on a create whose caller has stopped waiting.
     `absence_threshold`: number of complete inventories that prove absence.
     `max_lifetime`: maximum lifetime of an instance.
+    `forgets_ended`: the cloud does not show a terminated instance any more, so its exit has to be recorded before.
     """
 
     poll_interval: float = 5.0
@@ -154,6 +155,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     create_timeout: float = 21 * 60.0
     absence_threshold: int = 3
     max_lifetime: float = 24 * 3600.0
+    forgets_ended: bool = False
 
 
 # Gets the name of a claim, the step of its launch, and a sentence for the user.

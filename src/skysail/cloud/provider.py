@@ -250,6 +250,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     gang_limits: GangLimits | None = None  # on the members of a gang; none where any members can be a gang
     live_prices: bool = False
     needs_command: bool = False  # cannot start an image by its own ENTRYPOINT, so a launch spec names the command line
+    needs_shell: bool = False  # runs the program under a shell of the image
     billable: bool = True
 
 

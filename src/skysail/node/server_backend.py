@@ -73,7 +73,7 @@ class KubeletBackend:
         pods = (
             self._kubelet.effective_pod(pod_state)
             for pod_state in self._kubelet.pod_states.values()
-            if pod_state.address
+            if any(isinstance(state, Running) for state in pod_state.runs.values())
         )
         return [_manifest(pod) for pod in pods if pod is not None]
 

@@ -25,6 +25,7 @@ class ResourcesView(_View, frozen=True):
 
 
 class ContainerView(_View, frozen=True):
+    name: str = ""
     resources: ResourcesView | None = None
 
 

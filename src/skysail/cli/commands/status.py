@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from skysail.local.cluster.control_client import LocalClusterStatus
+    from skysail.local.cluster.supervisor import UnitStatus
     from skysail.local.reports.cloud_costs import CloudCosts
+
+# A component that has run this long after a crash has recovered: the table still counts the restart.
+_RECENT_SECONDS = 600.0
 
 
 def status(home: HomeOption = None) -> None:
@@ -39,7 +43,7 @@ def status(home: HomeOption = None) -> None:
     console.print(f"{cluster_status.url} ({_state(cluster_status)}), data in {place.root}", soft_wrap=True)
     console.print(_units(cluster_status, time.time()))
     for unit in cluster_status.units:
-        if unit.crash is not None:
+        if unit.crash is not None and _is_current(unit, time.time()):
             console.print(f"{unit.name} ended {age(time.time() - unit.crash.at)} ago ({unit.crash.cause}), with:")
             console.print(unit.crash.log_tail, markup=False, highlight=False)
     if not cluster_status.is_ready:
@@ -67,6 +71,11 @@ def _state(status: LocalClusterStatus) -> str:
         return "starting"
     away = [unit.name for unit in status.units if unit.state != "running"]
     return f"not running: {', '.join(away)}" if away else "ready"
+
+
+def _is_current(unit: UnitStatus, now: float) -> bool:
+    """Return whether a crash is worth a message: the component is down, or has not run long since."""
+    return unit.state != "running" or unit.crash is None or now - unit.crash.at < _RECENT_SECONDS
 
 
 def _units(status: LocalClusterStatus, now: float) -> Table:

@@ -34,6 +34,7 @@ class StandInOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the stand-in. Times are in seconds.
 
     `lag`: a new pod is missing from lists this long. `hidden`: it is answered with 404 this long.
+    `port`: TCP ports of a running pod are mapped after this time.
     `quota`: requests per minute. `has_exec`: whether the API has the exec call.
     """
 
@@ -41,6 +42,7 @@ class StandInOptions(msgspec.Struct, frozen=True, kw_only=True):
     restart: float = 0.5
     lag: float = 0.0
     hidden: float = 0.0
+    port: float = 0.0
     quota: int = 300
     has_exec: bool = True
 
@@ -108,7 +110,7 @@ class StandInService:
         self._visible[pod.id] = (pod.created + max(lag, hidden), pod.created + hidden)
         self.pods[pod.id] = pod
         self._record(pod, "create")
-        pod.start(Timing(self.options.start, self.options.restart))
+        pod.start(Timing(self.options.start, self.options.restart, self.options.port))
         return pod
 
     def find(self, id_: str) -> PodRecord:
@@ -223,6 +225,10 @@ class StandInService:
         usd = pod.usd if verb == "create" else 0.0
         if verb == "ended":
             usd = self._ended_costs[pod.id] = billing.cost(self.ledger.beginnings[pod.id], now)
-        self.ledger.write(
-            Row(at=now, verb=verb, instance=pod.id, claim=mark.claim, cluster=mark.cluster, region=pod.center, usd=usd)
+        row = Row(
+            at=now, verb=verb, instance=pod.id, claim=mark.claim, cluster=mark.cluster, region=pod.center, usd=usd
         )
+        lifetime = pod.body.env.get(marks.LIFETIME, "")
+        if verb == "create" and lifetime.isdigit():
+            row = msgspec.structs.replace(row, seconds=float(lifetime))
+        self.ledger.write(row)

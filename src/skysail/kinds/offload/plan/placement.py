@@ -47,6 +47,7 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `autoscaler_wait`: time that a cluster autoscaler has to answer before an unschedulable GPU pod is offloaded.
     `scale_up_timeout`: time after which a scale-up counts as failed.
+    `default_gpu_types`: GPU type by provider, for pods that ask for the provider and name no type.
     """
 
     auto: Automatic = "WhenUnschedulable"
@@ -56,6 +57,7 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True):
     schedulers: tuple[str, ...] = ("default-scheduler",)
     autoscaler_wait: float = 20.0
     scale_up_timeout: float = 900.0
+    default_gpu_types: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ from skysail.local.control_plane.flags import Component
 from skysail.local.errors import LocalError, StartFailed
 from skysail.local.images import package_index
 from skysail.local.launcher import ANOTHER_RUNS, LocalClusterSettings
-from skysail.local.network import host_network, host_side
+from skysail.local.network import egress_proxy, host_network, host_side
 from skysail.local.network.egress_policy import EgressPolicy, parse_networks
 from skysail.local.reports import cloud_costs
 from skysail.node.registration import registrar
@@ -253,8 +253,8 @@ class _InnerProcess:
         self._report_step("the operator is ready")
 
     def _cloud_env(self) -> dict[str, str]:
-        """Return variables that point the operator's real accounts to stand-ins."""
-        env: dict[str, str] = {}
+        """Return the way out to real clouds, and variables that point the operator's real accounts to stand-ins."""
+        env = egress_proxy.operator_env() if self._settings.with_node else {}
         for cloud in self._settings.stand_ins:
             env |= stand_ins.environment(self._home, cloud)
         return env
@@ -291,7 +291,7 @@ class _InnerProcess:
         login = credentials.inside_path(self._home, "bridge")
         flags = (f"--kubeconfig={login}", f"--host={CLUSTER_IP}", "--drain-seconds=0", *self._account_flags())
         run = (sys.executable, "-P", "-m", "skysail", "bridge", *flags)
-        await self._supervisor.start(Unit(name="bridge", argv=run))
+        await self._supervisor.start(Unit(name="bridge", argv=run, env=egress_proxy.operator_env()))
         is_ready = partial(startup.is_healthy, f"http://{CLUSTER_IP}:{_SETTINGS.bridge_health_port}/readyz")
         await startup.until(is_ready, "the bridge to be ready", self._supervisor)
         self._report_step("the bridge is ready")

@@ -40,6 +40,17 @@ def proxy_env() -> dict[str, str]:
     return dict.fromkeys(names, f"http://{CLUSTER_IP}:{INNER_PORT}")
 
 
+def operator_env() -> dict[str, str]:
+    """Return the variables of the operator and the bridge, which call real clouds through the outer part.
+
+    Not through the inner part, which belongs to the node's agent: a cloud stays reachable while that one restarts.
+    """
+    proxy = f"http://{CLUSTER_IP}:{OUTER_PORT}"
+    # urllib knows no networks in this variable, so addresses are listed alone.
+    direct = f"localhost,127.0.0.1,{CLUSTER_IP},{POD_RANGE},{SERVICE_RANGE},.svc,.cluster.local"
+    return {"http_proxy": proxy, "https_proxy": proxy, "HTTPS_PROXY": proxy, "no_proxy": direct, "NO_PROXY": direct}
+
+
 async def make_listener(control: Control, port: int = OUTER_PORT) -> socket.socket:
     """Return the listener of the outer part. Waits until the local cluster can open it."""
     while True:

@@ -120,6 +120,10 @@ check: $(READY) ## style, types, import order, generated files, documentation si
 site: $(READY) ## build the documentation site into build/site; every link is checked
 	$(BIN)/python -m scripts.site
 
+.PHONY: record
+record: build ## record a terminal with the first examples: docs/pictures/first-steps.cast and .svg
+	$(BIN)/python -m scripts.record
+
 .PHONY: bench
 bench: $(READY) ## measure, beside Kopf doing the same work
 	$(BIN)/uv pip install $(OURS) -q --require-hashes -r requirements-bench.lock

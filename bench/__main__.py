@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench import clouds, cost, models, plane, pods, serving, table, training
+from bench import admission, clouds, cost, models, plane, pods, serving, table, training
+from bench.admission import AdmissionFigures
 from bench.clients.measure import Figures
 from bench.clouds import CloudFigures
 from bench.models import ModelFigures
@@ -25,7 +26,7 @@ from bench.size import Size
 from bench.training import TrainingFigures
 
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("cost", "plane", "pods", "clouds", "training", "models", "serving")
+_PARTS = ("cost", "plane", "pods", "clouds", "admission", "training", "models", "serving")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,7 @@ class Results(msgspec.Struct, kw_only=True):
     plane: PlaneFigures | None = None
     pods: PodFigures | None = None
     clouds: CloudFigures | None = None
+    admission: AdmissionFigures | None = None
     training: TrainingFigures | None = None
     models: ModelFigures | None = None
     serving: ServingFigures | None = None
@@ -73,6 +75,8 @@ def main() -> None:
         results.pods = pods.run(size.starts, size.pods_at_once, size.megabytes, _say)
     if arguments.only in (None, "clouds"):
         results.clouds = clouds.run(size.cloud_starts, size.cloud_pods, size.claims, _say)
+    if arguments.only in (None, "admission"):
+        results.admission = admission.run(size.reviews, _say)
     if arguments.only in (None, "training"):
         results.training = training.run(size.training_jobs, size.training_starts, size.training_held, _say)
     if arguments.only in (None, "models"):
@@ -100,6 +104,10 @@ def report(results: Results) -> str:
         title = "Pods at a simulated cloud"
         parts += [table.render(title, clouds.columns(results.clouds), clouds.rows(results.clouds))]
         parts += ["\n".join(clouds.remarks(results.clouds))]
+    if results.admission:
+        title = "Admission reviews of pods, beside a webhook that allows everything"
+        parts += [table.render(title, admission.COLUMNS, admission.rows(results.admission))]
+        parts += ["\n".join(admission.remarks(results.admission))]
     if results.training:
         title = "Training jobs of two pods, on nodes that only pretend"
         parts += [table.render(title, training.columns(results.training), training.rows(results.training))]

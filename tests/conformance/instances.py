@@ -46,7 +46,7 @@ class Offering:
         count = 2 if is_gpu else 0
         listed = await customer.cloud.offers()
         size = customer.order().container.machine_size
-        priced = price_offers(customer.cloud, listed.offers, MachineRequest(gpu_count=count, size=size))
+        priced = price_offers(listed, MachineRequest(gpu_count=count, size=size))
         best = rank(priced, OfferQuery(gpu_count=count)).candidates[0]
         gpus = GpuRequest(best.gpu_type, count) if is_gpu else None
         spec = replace(customer.order(gpu=gpus), region=best.region, cloud_type=best.cloud_type)
@@ -441,6 +441,23 @@ class Gangs:
         one = await customer.cloud.create(customer.order(gpu=customer.gang_gpus))
         two = await customer.cloud.create(customer.gang("", ""))
         assert two.usd_per_hour == pytest.approx(2 * one.usd_per_hour)
+
+    async def test_replicas_of_one_pod_are_one_program(self, customer: AccountHarness):
+        spec = customer.gang("import os, sys; print('rank', *sys.argv[1:], os.environ['WORLD_SIZE'])")
+        (member,) = spec.members
+        words = replace(member.container, args=("{rank}", "{world_size}"))
+        made = await customer.cloud.create(replace(spec, members=(replace(member, container=words),), replicas=2))
+        assert sorted((await customer.said(made.id)).splitlines()) == ["[0] rank 0 2 2", "[1] rank 1 2 2"]
+        assert (await customer.exited(made.id)).code == 0
+        await customer.ended(made.id)
+
+    async def test_replicas_of_one_pod_have_the_exit_code_of_the_one_that_failed(self, customer: AccountHarness):
+        spec = customer.gang("import os, time; os.environ['RANK'] == '1' and os._exit(3); time.sleep(3600)")
+        made = await customer.cloud.create(replace(spec, replicas=2))
+        exit_ = await customer.exited(made.id)
+        assert (exit_.code, exit_.reason) == (3, "Error")
+        assert "Rank 1" in exit_.message
+        await customer.ended(made.id)
 
 
 class OpenGangs(Gangs):

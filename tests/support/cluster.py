@@ -179,7 +179,7 @@ class Cluster:
 
     def start_agent(self) -> None:
         """The node `local` as a process. Returns when it is ready; it is restarted when it is killed."""
-        asyncio.run(install_node(self.kubeconfig, self._pki().authority))
+        asyncio.run(install_node(self.kubeconfig, self._pki().authority, enforces_policies=True))
         argv = (sys.executable, "-m", "skysail.app.node_agent", str(self.home.root))
         self.control.start_unit(Unit(name="agent", argv=argv))
         # The node may still be called ready because of the agent before this one: this socket opens last.

@@ -13,8 +13,7 @@ from modal import exception
 from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpec, Timings
 from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
-from skysail.cloud.machine_prices import MachineRequest
-from skysail.cloud.modal import errors, internals, launch, prices
+from skysail.cloud.modal import errors, internals, prices
 from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.gangs.account import Gangs, is_gang
@@ -25,7 +24,7 @@ from skysail.cloud.modal.launcher import SandboxLauncher
 from skysail.cloud.modal.output import SandboxOutput
 from skysail.cloud.modal.prices import PriceTable
 from skysail.cloud.modal.sessions import SandboxSessions
-from skysail.cloud.offers import Offer, OfferList
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
 FEATURES = Features(
@@ -150,11 +149,6 @@ class ModalAccount:
         """Return the table of prices. Raises while the workspace is unknown: a claim needs the name of its account."""
         await self._connection.client()
         return self._prices.offers()
-
-    def price_offers(self, offers: tuple[Offer, ...], request: MachineRequest) -> tuple[Offer, ...]:
-        """Return the offers with CPU, memory and the region of the options in their price. Raises Rejected."""
-        region = dict(request.options).get(launch.REGION, "")
-        return self._prices.price_offers(offers, request.gpu_count, request.size, region)
 
     async def get(self, instance: str) -> Instance | None:
         return await (self._gangs.inventory if is_gang(instance) else self._inventory).get(instance)

@@ -11,11 +11,10 @@ import msgspec
 from skysail.cloud.account import LaunchSpec, Timings
 from skysail.cloud.errors import Rejected, Unsupported
 from skysail.cloud.modal import files, identity
-from skysail.cloud.modal.prices import PriceTable, cores, memory_mib
+from skysail.cloud.modal.prices import REGION, PriceTable, cores, memory_mib
 from skysail.cloud.provider import CloudVolume
 
 # Options of a launch spec that Modal knows.
-REGION = "modal-region"
 VOLUMES = "modal-volumes"
 # Set in every sandbox, so that its program can be found among its processes.
 CLAIM_VARIABLE = "SKYSAIL_CLAIM"

@@ -16,8 +16,7 @@ from typing import Any
 from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
-from skysail.cloud.machine_prices import MachineRequest
-from skysail.cloud.offers import Offer, OfferList
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.runpod import api, catalogue, launch, marks, sessions
 from skysail.cloud.runpod.background_tasks import BackgroundTasks
@@ -125,9 +124,6 @@ class RunPodAccount:
 
     async def offers(self) -> OfferList:
         return await self._placer.refresh()
-
-    def price_offers(self, offers: tuple[Offer, ...], request: MachineRequest) -> tuple[Offer, ...]:
-        return self._placer.price(offers, request)
 
     async def get(self, instance: str) -> Instance | None:
         return await self._pods.look_up(instance)

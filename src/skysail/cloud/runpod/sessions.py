@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Coroutine
 from urllib.parse import urlsplit
 
+from skysail.cloud import outbound
 from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
 from skysail.cloud.provider import Output, PortConnection
 from skysail.cloud.runpod import api
@@ -151,7 +152,7 @@ async def connect(endpoint: Endpoint, pod: api.Pod, port: int) -> PortConnection
     for row in mapped:
         if row.type == "tcp" and row.ip and row.public:
             _check_address(endpoint, row.ip, port)
-            return TcpConnection(*await _open(asyncio.open_connection(row.ip, row.public), port))
+            return TcpConnection(*await _open(outbound.open_connection(row.ip, row.public), port))
     if f"{port}/http" not in pod.ports and not any(row.type == "http" for row in mapped):
         if f"{port}/tcp" in pod.ports:
             raise Rejected("PortNotMapped", f"RunPod has not mapped port {port} yet: retry in a moment.")
@@ -166,7 +167,7 @@ async def _open_proxy(endpoint: Endpoint, host: str) -> tuple[asyncio.StreamRead
         return await asyncio.open_unix_connection(str(endpoint.socket))
     context = ssl.create_default_context(cadata=endpoint.ca or None)
     if not endpoint.is_stand_in:
-        return await asyncio.open_connection(host, _HTTPS, ssl=context)
+        return await outbound.open_connection(host, _HTTPS, context)
     parts = urlsplit(endpoint.url)
     is_https = parts.scheme == "https"
     port = parts.port or (_HTTPS if is_https else _HTTP)

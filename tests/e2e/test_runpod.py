@@ -21,7 +21,7 @@ from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Row
 from skysail.local import addresses
 from tests.support import registry as registry_server
-from tests.support.clouds import NODES, claims, flags, let_go
+from tests.support.clouds import NODES, claims, flags, let_go, start_bridge
 from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
 
 if TYPE_CHECKING:
@@ -402,6 +402,65 @@ def test_object_of_the_account_needs_a_policy(node, namespace, books):
         "the pod to say what to allow",
     )
     assert books.launches(uid(node, namespace, "p")) == 0
+
+
+# An HTTP server, and one that sends back the length of what it gets.
+SERVERS = """
+import http.server, os, socket, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(os.environ["NONCE"].encode())
+    def log_message(self, *_): pass
+def count():
+    listener = socket.create_server(("0.0.0.0", 7000))
+    while True:
+        line, _ = listener.accept(); size = 0
+        while data := line.recv(65536): size += len(data)
+        line.sendall(f"{os.environ['NONCE']} {size}".encode()); line.close()
+threading.Thread(target=count).start()
+http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+"""
+
+
+def test_services_reach_http_ports_by_the_proxy_and_tcp_ports_by_their_mapping(node, namespace, books):
+    nonce = secrets.token_hex(16)
+    start_bridge(node, env=stand_ins.environment(node.home, "runpod"))
+    server = gpu_pod("web", "python", "-u", "-c", SERVERS)
+    server["metadata"]["labels"] = {"app": "web"}
+    server["metadata"]["annotations"]["runpod.io/ports"] = "8000/http,7000/tcp"
+    (container,) = server["spec"]["containers"]
+    container |= {
+        "image": "python:3",
+        "env": [{"name": "NONCE", "value": nonce}],
+        "readinessProbe": {"httpGet": {"port": 8000}, "periodSeconds": 1},
+        "livenessProbe": {"tcpSocket": {"port": 7000}, "periodSeconds": 1, "failureThreshold": 60},
+    }
+    ports = [{"name": "http", "port": 80, "targetPort": 8000}, {"name": "tcp", "port": 7000}]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": ports},
+    }
+    apply(node, namespace, server, service)
+    until_condition(node, namespace, "pod/web", "Ready")
+    script = (
+        "import socket, time, urllib.request\n"
+        "def again(call):\n"
+        "    while True:\n"
+        "        try: return call()\n"
+        "        except OSError: time.sleep(0.2)\n"  # the Service leads to the bridge a moment later
+        "print(again(lambda: urllib.request.urlopen('http://web', timeout=60).read().decode()))\n"
+        "line = again(lambda: socket.create_connection(('web', 7000), timeout=60))\n"
+        "line.sendall(b'y' * 1_000_000); line.shutdown(socket.SHUT_WR)\n"
+        "print(b''.join(iter(lambda: line.recv(65536), b'')).decode())\n"
+    )
+    client = pod("client", "python", "-u", "-c", script, container={"image": "python:3"})
+    client["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "local"}
+    apply(node, namespace, client)
+    until_phase(node, namespace, "client", "Succeeded")
+    assert ok(node, "logs", "client", "-n", namespace) == f"{nonce}\n{nonce} 1000000\n"
+    node.stop("bridge")
 
 
 def test_image_without_a_shell_is_refused_before_anything_is_paid(node, namespace, books):

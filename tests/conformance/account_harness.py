@@ -87,14 +87,16 @@ class AccountHarness:
         made = await self.cloud.create(spec or self.order())
         return await self.until(made.id, lambda now: now.state == "running")
 
-    async def until(self, instance: str, is_so: Callable[[Instance], bool]) -> Instance:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+    async def until(
+        self, instance: str, is_so: Callable[[Instance], bool], seconds: float = TIMEOUT_SECONDS
+    ) -> Instance:
+        async with asyncio.timeout(seconds):
             while (now := await self.cloud.get(instance)) is None or not is_so(now):  # noqa: ASYNC110 (asking is the only way)
                 await asyncio.sleep(_RETRY_SECONDS)
         return now
 
-    async def exited(self, instance: str) -> Ended:
-        exit_ = (await self.until(instance, lambda now: now.exit is not None)).exit
+    async def exited(self, instance: str, seconds: float = TIMEOUT_SECONDS) -> Ended:
+        exit_ = (await self.until(instance, lambda now: now.exit is not None, seconds)).exit
         assert exit_
         return exit_
 

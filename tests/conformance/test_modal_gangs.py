@@ -19,12 +19,14 @@ from tests.conformance.account_harness import AccountHarness
 from tests.conformance.instances import Gangs
 from tests.conformance.provider_harness import hear
 from tests.conformance.test_modal import CLUSTER, opened
-from tests.support.modal import CREDENTIALS, eventually, stand_in
+from tests.support.gang_programs import DDP
+from tests.support.modal import CREDENTIALS, TORCH_IMAGE, eventually, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from skysail.cloud.account import LaunchSpec
     from tests.support.modal import StandInHarness
 
 
@@ -316,4 +318,34 @@ async def test_tenants_get_one_file_of_ours_and_secrets_stay_out_of_names(servic
         # The result of a call is pickled by the tenant.
         assert "FunctionGetOutputs" not in service.stand_in.log.calls
         await customer.ended(made.id)
+    await until_free(service)
+
+
+@pytest.mark.on_demand
+@pytest.mark.timeout(1200)
+async def test_pytorch_ranks_average_gradients_and_resume_after_one_was_killed(service):
+    async with account() as customer:
+
+        def training(*env: tuple[str, str]) -> LaunchSpec:
+            spec = customer.gang(DDP, DDP)
+            own = (("CHECKPOINT_DIR", "/checkpoints"), *env)
+            members = (
+                replace(each, container=replace(each.container, image=TORCH_IMAGE, env=own)) for each in spec.members
+            )
+            return replace(spec, members=tuple(members), options=(("modal-volumes", "ddp:/checkpoints"),))
+
+        killed = await customer.cloud.create(training())
+        exit_ = await customer.exited(killed.id, seconds=600)
+        said = await customer.said(killed.id)
+        assert (exit_.code, exit_.message) == (137, "Rank 1 ended with exit code 137."), said
+        assert "skysail-checkpoint step=3 path=/checkpoints/step-3.pt\n" in said
+        await customer.ended(killed.id)
+        resumed = await customer.cloud.create(training(("RESUME_FROM", "/checkpoints/step-3.pt")))
+        exit_ = await customer.exited(resumed.id, seconds=600)
+        for rank in range(2):
+            said = await customer.said(resumed.id, rank=rank)
+            assert "resumed at 3\n" in said
+            assert "averaged over 2 ranks\n" in said
+        assert exit_.code == 0
+        await customer.ended(resumed.id)
     await until_free(service)

@@ -23,6 +23,7 @@ from skysail.local import addresses
 from skysail.local.control_plane.flags import Component
 from tests.e2e.test_cloud_training import TRAIN, training_job, until_job
 from tests.support.clouds import at, claims, let_go
+from tests.support.gang_programs import DDP, PEERS
 from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
 from tests.support.terminal import Terminal
 
@@ -321,5 +322,113 @@ def test_operator_killed_while_a_pod_runs_adopts_its_sandbox(node, namespace):
     shown = until_phase(node, namespace, "p", "Failed")
     assert end_of(shown)["exitCode"] == 3
     assert ok(node, "logs", "p", "-n", namespace) == "before\nafter\n"
+    (claim,) = claims(node, namespace)
+    assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1
+
+
+GANG = {"skysail.dev/offload": "modal", "modal-operator.io/gpu-type": "H100"}
+
+
+def gang_job(name: str, script: str, **spec: object) -> Manifest:
+    command = ["python3", "-c", script]
+    return {
+        "apiVersion": "ml.example.com/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name, "annotations": GANG},
+        "spec": {"framework": "pytorch", "image": "python:3", "command": command, "workers": 2, **spec},
+    }
+
+
+def until_phase_of(node: Cluster, namespace: str, name: str, phase: str) -> Manifest:
+    def status() -> Manifest:
+        return get(node, namespace, "trainingjob", name).get("status", {})
+
+    node.until(lambda: status().get("phase") in {phase, "Failed"}, f"TrainingJob {name} to be {phase}")
+    assert status()["phase"] == phase, status()
+    return status()
+
+
+def worker_log(node: Cluster, namespace: str, job: str, rank: int) -> str:
+    chosen = f"job-name={job},batch.kubernetes.io/job-completion-index={rank}"
+    return ok(node, "logs", "-n", namespace, "-l", chosen, "--tail=-1")
+
+
+def test_training_of_two_workers_is_one_gang_and_its_secret_is_nowhere(node, namespace):
+    nonce, canary = secrets.token_hex(8), secrets.token_hex(16)
+    ok(node, "create", "secret", "generic", "mine", "-n", namespace, f"--from-literal=key={canary}")
+    env = [
+        {"name": "NONCE", "value": nonce},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "key"}}},
+    ]
+    template = {"spec": {"containers": [{"name": "trainer", "env": env}]}}
+    apply(node, namespace, gang_job("pair", PEERS, gpuPerWorker=8, podTemplate=template))
+    until_phase_of(node, namespace, "pair", "Succeeded")
+    assert worker_log(node, namespace, "pair-worker-0", 1) == f"heard {nonce} of 2\n"
+    (claim,) = claims(node, namespace)
+    assert (claim["spec"]["members"], claim["status"]["instanceId"][:3]) == (2, "ap-")
+    assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1
+    seen = json.dumps([claim, get(node, namespace, "events"), get(node, namespace, "trainingjob", "pair")])
+    assert canary not in seen + stand_ins.ledger_file(node.home, "modal").read_text()
+
+
+def test_gang_beyond_modals_limits_is_told_before_anything_is_launched(node, namespace):
+    apply(node, namespace, gang_job("cpu", PEERS))
+    job = {
+        "apiVersion": "modal-operator.io/v1alpha1",
+        "kind": "ModalJob",
+        "metadata": {"name": "part"},
+        "spec": {"image": "python:3", "command": ["true"], "gpu": "T4", "replicas": 2, "enable_i6pn": True},
+    }
+    apply(node, namespace, job)
+
+    def messages(reason: str) -> str:
+        found = get(node, namespace, "events")["items"]
+        return " ".join(row["message"] for row in found if row["reason"] == reason)
+
+    node.until(lambda: "request 8 H100 for each pod" in messages("GangNotOffloaded"), "the event GangNotOffloaded")
+    node.until(lambda: "request 8 T4 for each pod" in messages("InvalidSpec"), "the refused ModalJob")
+    assert claims(node, namespace) == []
+
+
+def test_replicas_of_a_pod_are_a_gang_behind_it(node, namespace):
+    script = "import sys; print('rank', sys.argv[1]); sys.exit(int(sys.argv[1]))"
+    found = modal_pod("many", "python3", "-c", script, "{rank}")
+    found["metadata"]["annotations"] = {
+        "modal-operator.io/gpu": "H100:8",
+        "modal-operator.io/replicas": "2",
+        "modal-operator.io/enable-i6pn": "true",
+    }
+    found["spec"]["containers"][0]["image"] = "python:3"
+    apply(node, namespace, found)
+    shown = until_phase(node, namespace, "many", "Failed")
+    assert end_of(shown)["exitCode"] == 1
+    assert "[1] rank 1\n" in ok(node, "logs", "many", "-n", namespace)
+
+
+@pytest.mark.on_demand
+@pytest.mark.timeout(1800)
+def test_pytorch_ranks_average_gradients_and_resume_after_one_was_killed(node, namespace):
+    image = "pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime"
+    apply(node, namespace, gang_job("ddp", DDP, image=image, gpuPerWorker=8, checkpointDir="/checkpoints"))
+    status = until_phase_of(node, namespace, "ddp", "Succeeded")
+    first, second = status["attempts"]
+    assert (first["provider"], second["resumedFrom"]["path"]) == ("modal", "/checkpoints/step-3.pt")
+    assert "Rank 1 ended with exit code 137." in json.dumps([claim["status"] for claim in claims(node, namespace)])
+    for rank in range(2):
+        text = worker_log(node, namespace, "ddp-worker-1", rank)
+        assert "resumed at 3\n" in text
+        assert "averaged over 2 ranks\n" in text
+
+
+@pytest.mark.on_demand
+def test_operator_killed_while_a_gang_runs_adopts_it(node, namespace):
+    script = "import time; print('before', flush=True); time.sleep(15); print('after')"
+    apply(node, namespace, gang_job("kept", script, gpuPerWorker=8))
+    node.until(lambda: worker_log(node, namespace, "kept-worker-0", 1) == "before\n", "the first line")
+    node.signal("operator")
+    node.until(lambda: node.unit("operator").restarts > 0, "the operator to be restarted")
+    until_phase_of(node, namespace, "kept", "Succeeded")
+    for rank in range(2):
+        assert worker_log(node, namespace, "kept-worker-0", rank) == "before\nafter\n"
     (claim,) = claims(node, namespace)
     assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1

@@ -52,6 +52,7 @@ from skysail.local.images import package_index
 from skysail.local.launcher import ANOTHER_RUNS, LocalClusterSettings
 from skysail.local.network import egress_proxy, host_network, host_side
 from skysail.local.network.egress_policy import EgressPolicy, parse_networks
+from skysail.local.network.policy import policy_enforcer
 from skysail.local.reports import cloud_costs
 from skysail.node.registration import registrar
 
@@ -298,7 +299,8 @@ class _InnerProcess:
 
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
-        await install_node(credentials.inside_path(self._home, "admin"), authority)
+        has_nft = await asyncio.to_thread(policy_enforcer.find_nft, os.environ.get("PATH", "")) is not None
+        await install_node(credentials.inside_path(self._home, "admin"), authority, enforces_policies=has_nft)
         run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
         await self._supervisor.start(Unit(name="agent", argv=run, ports=AGENT_PORTS))
         # Wait for the socket, which opens last: the Node object may still be Ready from the previous agent.

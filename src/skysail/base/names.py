@@ -159,8 +159,8 @@ class Annotation(DocumentedName):
         "modal-operator.io/retries",
         "Number of retries; 0 if malformed. Has no effect on pods: use restartPolicy or backoffLimit.",
     )
-    MODAL_REPLICAS = "modal-operator.io/replicas", "Not honoured yet: containers that run together; 1 if malformed."
-    MODAL_I6PN = "modal-operator.io/enable-i6pn", "Not honoured yet: `true` gives the containers a private network."
+    MODAL_REPLICAS = "modal-operator.io/replicas", "Containers that run together behind the pod; 1 if malformed."
+    MODAL_I6PN = "modal-operator.io/enable-i6pn", "`true` gives them a private network; more than one replica needs it."
     MODAL_HANDLER = "modal-operator.io/handler", "Not honoured yet: Python function for requests, as module.function."
     MODAL_WORKLOAD_TYPE = (
         "modal-operator.io/workload-type",
@@ -626,7 +626,7 @@ class Metric(DocumentedName):
     )
     BRIDGE_SECONDS = (
         "skysail_bridge_connect_seconds",
-        "Time until the cloud accepted a connection, or answered a request.",
+        "Time until the cloud accepted a connection, or answered a request, by `namespace`, `owner`, `port`.",
     )
     TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "Progress of each TrainingJob, by `namespace`, `name`."
     TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "Current epoch of each TrainingJob, by `namespace`, `name`."

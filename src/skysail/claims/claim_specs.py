@@ -36,7 +36,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        return max(1, len(self.member_pods))
+        return len(self.member_pods) or self.requirements.replicas
 
 
 # Whether another provider has an offer that fits a pod of this namespace.

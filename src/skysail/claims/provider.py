@@ -125,6 +125,8 @@ class ClaimProvider:
         await self._check_shell(run, container, requirements.registry_credentials)
         member = GangMember(run=run, member=Member(pod, container), requirements=requirements)
         if gang is None:
+            if requirements.replicas > 1:
+                self._check_gang(requirements, requirements.replicas, f"replicas of pod {pod.name}")
             await self._launch(
                 ClaimRequest(owner=_pod_owner(member), launch=run.number, requirements=requirements), member
             )
@@ -253,17 +255,7 @@ class ClaimProvider:
 
     async def _join(self, ref: GangRef, member: GangMember) -> None:
         """Add a rank to its gang, and write the claim when all ranks are there."""
-        if not self.features.gang:
-            raise Rejected(
-                Reason.GANG_NOT_OFFLOADED,
-                f"{self.name} has no private network for the {ref.size} pods of {ref.kind} {ref.name}: use a cloud "
-                "that has one, use one worker, or do not ask for a cloud.",
-            )
-        gpus, limits = member.requirements.gpus, self.features.gang_limits
-        if limits is not None and (
-            problem := limits.problem(self.name, gpus.type if gpus else "", gpus.count if gpus else 0, ref.size)
-        ):
-            raise Rejected(Reason.GANG_NOT_OFFLOADED, problem)
+        self._check_gang(member.requirements, ref.size, f"pods of {ref.kind} {ref.name}")
         gang = self._gangs.join(ref, member)
         members = gang.members
         if len({claim.metadata.uid if (claim := self._claim(each.run)) else "" for each in members}) != 1:
@@ -274,6 +266,20 @@ class ClaimProvider:
             gang.problem = error
             self._publish(*(each.run for each in members if each is not member))
             raise
+
+    def _check_gang(self, requirements: CloudRequirements, size: int, members: str) -> None:
+        """Raise Rejected if the cloud cannot run these members together."""
+        if not self.features.gang:
+            raise Rejected(
+                Reason.GANG_NOT_OFFLOADED,
+                f"{self.name} has no private network for the {size} {members}: use a cloud that has one, use one "
+                "worker, or do not ask for a cloud.",
+            )
+        gpus, limits = requirements.gpus, self.features.gang_limits
+        if limits is not None and (
+            problem := limits.problem(self.name, gpus.type if gpus else "", gpus.count if gpus else 0, size)
+        ):
+            raise Rejected(Reason.GANG_NOT_OFFLOADED, problem)
 
     def _gang_request(self, ref: GangRef, members: tuple[GangMember, ...]) -> ClaimRequest:
         pod = members[0].member.pod
@@ -319,6 +325,7 @@ class ClaimProvider:
                 members=tuple(member.member for member in members),
                 # Read the claim, because the pod's annotations may have changed since it was written.
                 gpus=claim_specs.gpus(spec),
+                replicas=1 if spec.member_pods else spec.members,
                 max_lifetime=float(spec.max_lifetime_seconds or self._account.terms.max_lifetime),
                 max_usd_per_hour=spec.max_usd_per_hour,
                 registry_credentials=first.registry_credentials,

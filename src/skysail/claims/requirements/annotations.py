@@ -134,6 +134,7 @@ def parse(
         overrides=overrides,
         options=_options(reader, {"datacenter-ids": regions, "allowed-cuda-versions": cuda_versions}),
         tunnel_port=_tunnel_port(reader),
+        replicas=_replicas(reader),
         not_honoured=tuple(_not_honoured(reader)),
         unknown=tuple(name for name in reader.names if _is_unknown(name)),
         warnings=tuple(reader.warnings),
@@ -244,13 +245,21 @@ def _tunnel_port(reader: AnnotationReader) -> int | None:
     return None
 
 
+def _replicas(reader: AnnotationReader) -> int:
+    """Return how many containers run together. More than one need a private network."""
+    count = reader.integer(Annotation.MODAL_REPLICAS, default=1, least=1, most=10_000) or 1
+    if count > 1 and not reader.is_true(Annotation.MODAL_I6PN):
+        reader.fail(
+            Annotation.MODAL_REPLICAS,
+            f"{count} replicas need a private network. Set {Annotation.MODAL_I6PN} to true, or replicas to 1.",
+        )
+    return count
+
+
 def _not_honoured(reader: AnnotationReader) -> Iterator[str]:
     """Yield annotations that would change the pod and have no effect yet."""
-    for name in (Annotation.MODAL_I6PN, Annotation.RUNPOD_INTERRUPTIBLE):
-        if reader.is_true(name):
-            yield name
-    if (reader.integer(Annotation.MODAL_REPLICAS, default=1, least=1, most=10_000) or 1) > 1:
-        yield Annotation.MODAL_REPLICAS
+    if reader.is_true(Annotation.RUNPOD_INTERRUPTIBLE):
+        yield Annotation.RUNPOD_INTERRUPTIBLE
     if reader.text(Annotation.MODAL_HANDLER):
         yield Annotation.MODAL_HANDLER
 

@@ -48,9 +48,9 @@ from skysail.node import pod_types
 from skysail.node.config import cloud_pod
 from skysail.node.sync import cloud_requirements, unsupported_fields
 
-# Features of a cloud that can do all. A field that such a cloud does not support is supported by none.
 # Accounts that run any gang.
 _PRETENDED = {ACCOUNT_MOCK, ACCOUNT_SIMULATED}
+# Features of a cloud that can do all. A field that such a cloud does not support is supported by none.
 _FEATURES = replace(features_of(MODAL), multi_container=False)
 
 

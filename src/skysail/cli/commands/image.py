@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skysail.cli.commands.up import HomeOption
+from skysail.cli.options import NamedOutputFormat, NamedOutputOption
 
 if TYPE_CHECKING:
     from skysail.local.images.environments import Environments
@@ -71,30 +72,51 @@ def load(
         typer.echo(f"Loaded {', '.join(loaded.names)} ({loaded.bytes >> 20} MiB, {loaded.id}).")
 
 
-def list_images(home: HomeOption = None) -> None:
+def list_images(home: HomeOption = None, output: NamedOutputOption = NamedOutputFormat.TEXT) -> None:
     """List the loaded images, then the rules in the order in which they are matched."""
+    if output is not NamedOutputFormat.TEXT:
+        typer.echo(_for_programs(home, output))
+        return
+
     from rich.markup import escape
 
-    from skysail.cli import console as output
+    from skysail.cli import console
 
     rules, environments = _open(home)
     if loaded_images := _loaded_images(home).all():
-        loaded_table = output.table("loaded image", "command", "user", "size", "id")
+        loaded_table = console.table("loaded image", "command", "user", "size", "id")
         for loaded in loaded_images:
             command = shlex.join((*(loaded.program.entrypoint or ()), *(loaded.program.cmd or ())))
             names, size = "\n".join(loaded.names) or "(no name)", f"{loaded.bytes >> 20} MiB"
             cells = (names, command, loaded.program.user or "root", size, loaded.id.removeprefix("sha256:")[:12])
             loaded_table.add_row(*map(escape, cells))
-        output.open_console().print(loaded_table)
+        console.open_console().print(loaded_table)
     own = {rule.pattern for rule in rules.own()}
-    table = output.table("image", "packages", "python", "command", "made")
+    table = console.table("image", "packages", "python", "command", "made")
     for rule in rules.all():
         packages = "this machine's programs" if rule.packages is None else ", ".join(rule.packages)
         made = "yes" if environments.is_made(rule) else "when first used"
         origin = rule.pattern if rule.pattern in own else f"{rule.pattern} (built in)"
         command = shlex.join((*rule.entrypoint, *rule.default_args))
         table.add_row(*map(escape, (origin, packages, rule.python, command, made)))
-    output.open_console().print(table)
+    console.open_console().print(table)
+
+
+def _for_programs(home: Path | None, output: NamedOutputFormat) -> str:
+    """Return the names of loaded images and the patterns of rules, or all facts as JSON."""
+    import msgspec
+
+    rules, environments = _open(home)
+    loaded = _loaded_images(home).all()
+    if output is NamedOutputFormat.NAME:
+        return "\n".join((*(name for each in loaded for name in each.names), *(rule.pattern for rule in rules.all())))
+    own = {rule.pattern for rule in rules.own()}
+    rows = [
+        {**msgspec.to_builtins(rule), "builtIn": rule.pattern not in own, "made": environments.is_made(rule)}
+        for rule in rules.all()
+    ]
+    images = [{"id": each.id, "names": list(each.names), "bytes": each.bytes} for each in loaded]
+    return msgspec.json.format(msgspec.json.encode({"loaded": images, "rules": rows})).decode()
 
 
 def remove(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -126,3 +127,13 @@ def test_who_interrupts_it_leaves_nothing_half_made_and_no_rule(tmp_path):
     assert Rules(tmp_path / "home" / "images.json").own() == ()
     left = (tmp_path / "cache" / "skysail" / "environments").iterdir()
     assert [path.suffix for path in left] == [".lock"]
+
+
+def test_images_are_listed_for_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    command("add", "team/app:*", "--cmd", "sh")
+    assert command("list", "-o", "name").splitlines()[0] == "team/app:*"
+    [first, *rest] = json.loads(command("list", "-o", "json"))["rules"]
+    assert (first["pattern"], first["builtIn"], first["default_args"]) == ("team/app:*", False, ["sh"])
+    assert all(rule["builtIn"] for rule in rest)

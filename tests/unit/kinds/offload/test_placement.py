@@ -165,6 +165,15 @@ TABLE = {
         ),
         "place modal.com asked",
     ),
+    "asks, replicas without a private network": (
+        with_options(replace(ASKED, request=replace(ASKED.request, replicas=2)), has_private_network=False),
+        "refuse GangNotOffloaded",
+    ),
+    "asks, replicas on a part of a GPU node": (
+        with_options(replace(ASKED, request=replace(ASKED.request, replicas=2)), gang_limits=LIMITS),
+        "refuse GangNotOffloaded",
+    ),
+    "asks, replicas": (replace(ASKED, request=replace(ASKED.request, replicas=2)), "place modal.com asked"),
     "asks for the cheapest, gang": (
         with_options(as_gang(CHEAPEST), MODAL, replace(RUNPOD, has_private_network=False)),
         "place modal.com asked",

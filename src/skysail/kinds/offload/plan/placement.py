@@ -372,25 +372,29 @@ def _refusal(option: ProviderOption, facts: PlacementFacts, *, is_named: bool) -
         return Refusal(Reason.UNSUPPORTED, f"Node {option.node} does not support: {' '.join(option.unsupported)}")
     if option.policy is not None:
         return option.policy
-    if facts.gang_ref is not None and (refusal := _gang_refusal(option, facts, facts.gang_ref)):
+    if refusal := _gang_refusal(option, facts):
         return refusal
     if option.offers is None:
         return None if is_named or not option.outage else Refusal(Reason.CLOUD_UNREACHABLE, option.outage)
     return option.no_offer
 
 
-def _gang_refusal(option: ProviderOption, facts: PlacementFacts, ref: GangRef) -> Refusal | None:
-    """Return why the gang cannot go to the provider, or None."""
+def _gang_refusal(option: ProviderOption, facts: PlacementFacts) -> Refusal | None:
+    """Return why the gang, or the replicas behind the pod, cannot go to the provider, or None."""
+    size = facts.gang_ref.size if facts.gang_ref is not None else facts.request.replicas
+    if size == 1:
+        return None
+    members = f"pods of {facts.gang}" if facts.gang_ref is not None else "replicas of the pod"
     if not option.has_private_network:
         return Refusal(
             Reason.GANG_NOT_OFFLOADED,
-            f"{option.provider} has no private network for the {ref.size} pods of {facts.gang}: ask for a cloud that "
-            "has one, use one worker, or do not ask for a cloud.",
+            f"{option.provider} has no private network for the {size} {members}: ask for a cloud that has one, use one "
+            "worker, or do not ask for a cloud.",
         )
     gpus = facts.request.gpus
     if option.gang_limits is not None and (
         problem := option.gang_limits.problem(
-            option.provider, gpus.type if gpus else "", gpus.count if gpus else 0, ref.size
+            option.provider, gpus.type if gpus else "", gpus.count if gpus else 0, size
         )
     ):
         return Refusal(Reason.GANG_NOT_OFFLOADED, problem)

@@ -36,7 +36,9 @@ from skysail.cloud.provider import Features, Output, PortConnection, Session
 FEATURES = Features(
     exec=True, attach=True, port_forward=True, volumes=True, needs_command=True, gang=True, gang_limits=LIMITS
 )
-TIMINGS = Timings()
+# The service answers a creation at once: the wait for capacity, up to 21 minutes, is the caller's own. A creation that
+# a dead caller has sent is visible soon, and a second one with the same name adopts it.
+TIMINGS = Timings(create_timeout=120.0)
 _TERMINATE_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 

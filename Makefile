@@ -58,12 +58,16 @@ test-races: build ## 1,000 pods that the scheduler and the operator want to bind
 	SKYSAIL_RACES=1000 $(BIN)/python -m scripts.run_tests tests/e2e/test_offload_races.py
 
 .PHONY: test-frameworks
-test-frameworks: build ## PyTorch in pods; downloads gigabytes the first time
+test-frameworks: build ## PyTorch in pods, and one example per framework; downloads gigabytes the first time
 	$(BIN)/python -m scripts.run_tests -m "not on_demand" tests/frameworks
 
 .PHONY: test-frameworks-all
 test-frameworks-all: build ## the same with TensorFlow, Hugging Face and killed workers
 	$(BIN)/python -m scripts.run_tests tests/frameworks
+
+.PHONY: test-examples
+test-examples: build ## every example of examples/README.md, with what it prints; downloads gigabytes the first time
+	$(BIN)/python -m scripts.run_tests --durations 20 tests/frameworks/test_examples.py
 
 .PHONY: test-gangs
 test-gangs: build ## the real Kueue and Volcano beside the operator; builds them from Go modules the first time
@@ -72,6 +76,10 @@ test-gangs: build ## the real Kueue and Volcano beside the operator; builds them
 .PHONY: test-gangs-all
 test-gangs-all: build ## the same with the real Kubeflow training operator, whose build takes minutes
 	$(BIN)/python -m scripts.run_tests tests/gang_schedulers
+
+.PHONY: test-modal-gangs
+test-modal-gangs: build ## every fault and crash of a gang at Modal's stand-in, and a PyTorch training there
+	$(BIN)/python -m scripts.run_tests tests/conformance/test_modal_gangs.py "tests/e2e/test_modal.py" -k "gang or ranks"
 
 .PHONY: test-sdk
 test-sdk: build ## the tests of Modal with the newest 1.x of its SDK; downloads it
@@ -85,6 +93,10 @@ test-chart: build ## the chart with the real Helm: lint, render, one installatio
 .PHONY: test-chart-all
 test-chart-all: build ## the same with every preset installed, upgrades and every command of the documents; half an hour
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/chart
+
+.PHONY: test-soak
+test-soak: $(READY) ## answers of gigabytes and of minutes, and 1,000 open streams, through the bridge
+	$(BIN)/python -m scripts.run_tests tests/soak
 
 .PHONY: rights
 rights: $(READY) ## which rights of Skysail the last test runs used; after make test and the other stages
@@ -107,6 +119,10 @@ check: $(READY) ## style, types, import order, generated files, documentation si
 .PHONY: site
 site: $(READY) ## build the documentation site into build/site; every link is checked
 	$(BIN)/python -m scripts.site
+
+.PHONY: record
+record: build ## record a terminal with the first examples: docs/pictures/first-steps.cast and .svg
+	$(BIN)/python -m scripts.record
 
 .PHONY: bench
 bench: $(READY) ## measure, beside Kopf doing the same work

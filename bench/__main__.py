@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench import clouds, cost, models, plane, pods, serving, table, training
+from bench import admission, bridge, clouds, cost, models, plane, pods, serving, table, training
+from bench.admission import AdmissionFigures
+from bench.bridge import BridgeFigures
 from bench.clients.measure import Figures
 from bench.clouds import CloudFigures
 from bench.models import ModelFigures
@@ -25,7 +27,7 @@ from bench.size import Size
 from bench.training import TrainingFigures
 
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("cost", "plane", "pods", "clouds", "training", "models", "serving")
+_PARTS = ("cost", "plane", "pods", "clouds", "admission", "training", "models", "serving", "bridge")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +53,11 @@ class Results(msgspec.Struct, kw_only=True):
     plane: PlaneFigures | None = None
     pods: PodFigures | None = None
     clouds: CloudFigures | None = None
+    admission: AdmissionFigures | None = None
     training: TrainingFigures | None = None
     models: ModelFigures | None = None
     serving: ServingFigures | None = None
+    bridge: BridgeFigures | None = None
 
 
 def main() -> None:
@@ -73,12 +77,16 @@ def main() -> None:
         results.pods = pods.run(size.starts, size.pods_at_once, size.megabytes, _say)
     if arguments.only in (None, "clouds"):
         results.clouds = clouds.run(size.cloud_starts, size.cloud_pods, size.claims, _say)
+    if arguments.only in (None, "admission"):
+        results.admission = admission.run(size.reviews, _say)
     if arguments.only in (None, "training"):
         results.training = training.run(size.training_jobs, size.training_starts, size.training_held, _say)
     if arguments.only in (None, "models"):
         results.models = models.run(size.models, _say)
     if arguments.only in (None, "serving"):
         results.serving = serving.run(size.serving_rounds, size.serving_seconds, _say)
+    if arguments.only in (None, "bridge"):
+        results.bridge = bridge.run(size.serving_rounds, size.serving_seconds, _say)
     print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
 
 
@@ -100,6 +108,10 @@ def report(results: Results) -> str:
         title = "Pods at a simulated cloud"
         parts += [table.render(title, clouds.columns(results.clouds), clouds.rows(results.clouds))]
         parts += ["\n".join(clouds.remarks(results.clouds))]
+    if results.admission:
+        title = "Admission reviews of pods, beside a webhook that allows everything"
+        parts += [table.render(title, admission.COLUMNS, admission.rows(results.admission))]
+        parts += ["\n".join(admission.remarks(results.admission))]
     if results.training:
         title = "Training jobs of two pods, on nodes that only pretend"
         parts += [table.render(title, training.columns(results.training), training.rows(results.training))]
@@ -111,6 +123,10 @@ def report(results: Results) -> str:
     if results.serving:
         parts += [table.render(*each) for each in serving.tables(results.serving)]
         parts += ["\n".join(serving.remarks(results.serving))]
+    if results.bridge:
+        title = "HTTP through the bridge, beside nginx as a reverse proxy"
+        parts += [table.render(title, list(results.bridge.rounds), bridge.rows(results.bridge))]
+        parts += ["\n".join(bridge.remarks(results.bridge))]
     return "\n\n".join(parts)
 
 

@@ -16,7 +16,7 @@ def main() -> int:
     """Return the exit code of the tests."""
     image = (
         modal.Image.debian_slim(python_version="3.12")
-        .apt_install("make", "git", "bubblewrap", "iproute2")
+        .apt_install("make", "git", "bubblewrap", "iproute2", "nftables")
         .add_local_dir(ROOT, "/src", ignore=list(_IGNORED), copy=True)
         .workdir("/src")
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from skysail.cloud.account import LaunchSpec, Member
+from skysail.cloud.account import GpuRequest, LaunchSpec, Member
 from skysail.cloud.provider import Container, Pod
 from skysail.cloud.simulated.options import VARIABLE
 from tests.conformance.provider_harness import TIMEOUT_SECONDS
@@ -17,7 +17,7 @@ from tests.conformance.provider_harness import TIMEOUT_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skysail.cloud.account import CloudAccount, GpuRequest, Instance
+    from skysail.cloud.account import CloudAccount, Instance
     from skysail.cloud.provider import Ended, Volume
 
 _FOR_EVER = 3600
@@ -32,6 +32,8 @@ class AccountHarness:
         self.image = image
         self.python_image = python_image
         self.cluster = str(uuid.uuid4())
+        # GPUs of each member of a gang.
+        self.gang_gpus: GpuRequest | None = GpuRequest("")
         self._numbers = itertools.count(1)
 
     def order(
@@ -75,7 +77,7 @@ class AccountHarness:
             )
             for rank, script in enumerate(scripts)
         )
-        return replace(spec, members=tuple(members))
+        return replace(spec, members=tuple(members), gpus=self.gang_gpus)
 
     def short(self, code: int = 0) -> LaunchSpec:
         """It prints `ahoy` and ends at once."""
@@ -85,14 +87,16 @@ class AccountHarness:
         made = await self.cloud.create(spec or self.order())
         return await self.until(made.id, lambda now: now.state == "running")
 
-    async def until(self, instance: str, is_so: Callable[[Instance], bool]) -> Instance:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+    async def until(
+        self, instance: str, is_so: Callable[[Instance], bool], seconds: float = TIMEOUT_SECONDS
+    ) -> Instance:
+        async with asyncio.timeout(seconds):
             while (now := await self.cloud.get(instance)) is None or not is_so(now):  # noqa: ASYNC110 (asking is the only way)
                 await asyncio.sleep(_RETRY_SECONDS)
         return now
 
-    async def exited(self, instance: str) -> Ended:
-        exit_ = (await self.until(instance, lambda now: now.exit is not None)).exit
+    async def exited(self, instance: str, seconds: float = TIMEOUT_SECONDS) -> Ended:
+        exit_ = (await self.until(instance, lambda now: now.exit is not None, seconds)).exit
         assert exit_
         return exit_
 

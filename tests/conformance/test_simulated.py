@@ -19,7 +19,7 @@ from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from tests.conformance.account_harness import AccountHarness
-from tests.conformance.instances import Closed, CloudConformance, Entering, Gangs, Real
+from tests.conformance.instances import Closed, CloudConformance, Entering, OpenGangs, Real
 from tests.conformance.local import local_provider
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ async def test_a_program_that_the_machine_lost_is_told(tmp_path: Path):
         assert (await account_harness.until(running.id, lambda now: now.state == "ended")).usd_total is not None
 
 
-class TestGangs(Gangs):
+class TestGangs(OpenGangs):
     @pytest.fixture
     async def customer(self, tmp_path: Path) -> AsyncIterator[AccountHarness]:
         async with (

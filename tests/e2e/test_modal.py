@@ -21,8 +21,11 @@ from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Row
 from skysail.local import addresses
 from skysail.local.control_plane.flags import Component
-from tests.support.clouds import at, claims, let_go
-from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_phase
+from tests.e2e.test_cloud_training import TRAIN, training_job, until_job
+from tests.support.clouds import at, claims, let_go, start_bridge
+from tests.support.gang_programs import DDP, PEERS
+from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
+from tests.support.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from tests.support.kubectl import Manifest
 
 NODE = "modal.com"
+OFFLOAD = {"skysail.dev/offload": "modal"}
 SAMPLES = Path(__file__).parents[2] / "config" / "samples"
 POLITE = "trap 'echo farewell; exit 9' TERM; echo ahoy; while :; do sleep 0.05; done"
 
@@ -42,6 +46,7 @@ def flags(cluster: Cluster) -> tuple[str, ...]:
         f"--node-certificate={home.pki / 'node.crt'}",
         f"--node-key={home.pki / 'node.key'}",
         f"--data-dir={home.root / 'clouds'}",
+        f"--bridge-address={addresses.CLUSTER_IP}",
     )
 
 
@@ -235,6 +240,54 @@ def _fetched(node: Cluster, namespace: str) -> str:
             forward.terminate()
 
 
+def test_readiness_probes_decide_when_a_pod_at_modal_is_ready(node, namespace):
+    """An exec probe for one pod, a port for the other, which listens only when it is told to."""
+    ready = {"exec": {"command": ["test", "-e", "/tmp/ready"]}, "periodSeconds": 1}
+    server = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='0.0.0.0')"
+    waiting = f'while [ ! -e /tmp/go ]; do sleep 0.1; done; exec python3 -c "{server}"'
+    port = {"httpGet": {"port": 8000, "path": "/"}, "periodSeconds": 1, "timeoutSeconds": 10}
+    python = {"image": "python:3.11-slim", "readinessProbe": port}
+    apply(
+        node,
+        namespace,
+        modal_pod("file", "sleep", "1000", container={"readinessProbe": ready}),
+        modal_pod("port", "sh", "-c", waiting, container=python),
+    )
+    for name, opener in (("file", "/tmp/ready"), ("port", "/tmp/go")):
+        until_phase(node, namespace, name, "Running")
+        condition = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        assert ok(node, "get", "pod", name, "-n", namespace, "-o", condition) == "False"
+        ok(node, "exec", name, "-n", namespace, "--", "touch", opener)
+        until_condition(node, namespace, f"pod/{name}", "Ready")
+
+
+def test_terminal_of_exec_has_a_size_and_an_exit_code(node, namespace):
+    apply(node, namespace, modal_pod("p", "sleep", "1000"))
+    until_phase(node, namespace, "p", "Running")
+    argv = [*node.binaries.commands[Component.KUBECTL], "exec", "-it", "p", "-n", namespace]
+    env = {**os.environ, "KUBECONFIG": str(node.kubeconfig)}
+    terminal = Terminal([*argv, "--", "env", "PS1=$ ", "sh"], env)
+    terminal.resize(101, 33)
+    terminal.until(rb"[$#] $")
+    terminal.ask_until(b"stty size\r", rb"33 101")
+    terminal.type(b"echo $((6*7))\r")
+    terminal.until(rb"[\r\n ]42\r")
+    terminal.type(b"exit 5\r")
+    assert terminal.end() == 5
+
+
+def test_training_job_resumes_from_a_volume_of_modal(node, namespace):
+    nonce = secrets.token_hex(8)
+    manifest = training_job("burst", TRAIN.format(nonce=nonce), OFFLOAD, checkpointDir="/checkpoints")
+    apply(node, namespace, manifest)
+    status = until_job(node, namespace, "burst", "Succeeded")["status"]
+    first, second = status["attempts"]
+    assert (first["provider"], second["provider"], first["failure"]["exitCode"]) == ("modal", "modal", 3)
+    assert (status["checkpoint"]["provider"], status["checkpoint"]["step"]) == ("modal", 1)
+    assert ok(node, "logs", "-l", "job-name=burst-worker-1", "-n", namespace).split() == ["resumed", "1", nonce]
+    ok(node, "delete", "trainingjob", "burst", "-n", namespace, TIMEOUT)
+
+
 def test_outage_of_modal_leaves_the_operator_ready(node, namespace):
     apply(node, namespace, modal_pod("p", "sleep", "1000"))
     until_phase(node, namespace, "p", "Running")
@@ -272,3 +325,167 @@ def test_operator_killed_while_a_pod_runs_adopts_its_sandbox(node, namespace):
     assert ok(node, "logs", "p", "-n", namespace) == "before\nafter\n"
     (claim,) = claims(node, namespace)
     assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1
+
+
+GANG = {"skysail.dev/offload": "modal", "modal-operator.io/gpu-type": "H100"}
+
+
+def gang_job(name: str, script: str, **spec: object) -> Manifest:
+    command = ["python3", "-c", script]
+    return {
+        "apiVersion": "ml.example.com/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name, "annotations": GANG},
+        "spec": {"framework": "pytorch", "image": "python:3", "command": command, "workers": 2, **spec},
+    }
+
+
+def until_phase_of(node: Cluster, namespace: str, name: str, phase: str) -> Manifest:
+    def status() -> Manifest:
+        return get(node, namespace, "trainingjob", name).get("status", {})
+
+    node.until(lambda: status().get("phase") in {phase, "Failed"}, f"TrainingJob {name} to be {phase}")
+    assert status()["phase"] == phase, status()
+    return status()
+
+
+def worker_log(node: Cluster, namespace: str, job: str, rank: int) -> str:
+    chosen = f"job-name={job},batch.kubernetes.io/job-completion-index={rank}"
+    return ok(node, "logs", "-n", namespace, "-l", chosen, "--tail=-1")
+
+
+def test_training_of_two_workers_is_one_gang_and_its_secret_is_nowhere(node, namespace):
+    nonce, canary = secrets.token_hex(8), secrets.token_hex(16)
+    ok(node, "create", "secret", "generic", "mine", "-n", namespace, f"--from-literal=key={canary}")
+    env = [
+        {"name": "NONCE", "value": nonce},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "key"}}},
+    ]
+    template = {"spec": {"containers": [{"name": "trainer", "env": env}]}}
+    apply(node, namespace, gang_job("pair", PEERS, gpuPerWorker=8, podTemplate=template))
+    until_phase_of(node, namespace, "pair", "Succeeded")
+    assert worker_log(node, namespace, "pair-worker-0", 1) == f"heard {nonce} of 2\n"
+    (claim,) = claims(node, namespace)
+    assert (claim["spec"]["members"], claim["status"]["instanceId"][:3]) == (2, "ap-")
+    assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1
+    seen = json.dumps([claim, get(node, namespace, "events"), get(node, namespace, "trainingjob", "pair")])
+    assert canary not in seen + stand_ins.ledger_file(node.home, "modal").read_text()
+
+
+def test_gang_beyond_modals_limits_is_told_before_anything_is_launched(node, namespace):
+    apply(node, namespace, gang_job("cpu", PEERS))
+    job = {
+        "apiVersion": "modal-operator.io/v1alpha1",
+        "kind": "ModalJob",
+        "metadata": {"name": "part"},
+        "spec": {"image": "python:3", "command": ["true"], "gpu": "T4", "replicas": 2, "enable_i6pn": True},
+    }
+    apply(node, namespace, job)
+
+    def messages(reason: str) -> str:
+        found = get(node, namespace, "events")["items"]
+        return " ".join(row["message"] for row in found if row["reason"] == reason)
+
+    node.until(lambda: "request 8 H100 for each pod" in messages("GangNotOffloaded"), "the event GangNotOffloaded")
+    node.until(lambda: "request 8 T4 for each pod" in messages("InvalidSpec"), "the refused ModalJob")
+    assert claims(node, namespace) == []
+
+
+def test_replicas_of_a_pod_are_a_gang_behind_it(node, namespace):
+    script = "import sys; print('rank', sys.argv[1]); sys.exit(int(sys.argv[1]))"
+    found = modal_pod("many", "python3", "-c", script, "{rank}")
+    found["metadata"]["annotations"] = {
+        "modal-operator.io/gpu": "H100:8",
+        "modal-operator.io/replicas": "2",
+        "modal-operator.io/enable-i6pn": "true",
+    }
+    found["spec"]["containers"][0]["image"] = "python:3"
+    apply(node, namespace, found)
+    shown = until_phase(node, namespace, "many", "Failed")
+    assert end_of(shown)["exitCode"] == 1
+    assert "[1] rank 1\n" in ok(node, "logs", "many", "-n", namespace)
+
+
+@pytest.mark.on_demand
+@pytest.mark.timeout(1800)
+def test_pytorch_ranks_average_gradients_and_resume_after_one_was_killed(node, namespace):
+    image = "pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime"
+    apply(node, namespace, gang_job("ddp", DDP, image=image, gpuPerWorker=8, checkpointDir="/checkpoints"))
+    status = until_phase_of(node, namespace, "ddp", "Succeeded")
+    first, second = status["attempts"]
+    assert (first["provider"], second["resumedFrom"]["path"]) == ("modal", "/checkpoints/step-3.pt")
+    assert "Rank 1 ended with exit code 137." in json.dumps([claim["status"] for claim in claims(node, namespace)])
+    for rank in range(2):
+        text = worker_log(node, namespace, "ddp-worker-1", rank)
+        assert "resumed at 3\n" in text
+        assert "averaged over 2 ranks\n" in text
+
+
+@pytest.mark.on_demand
+def test_operator_killed_while_a_gang_runs_adopts_it(node, namespace):
+    script = "import time; print('before', flush=True); time.sleep(15); print('after')"
+    apply(node, namespace, gang_job("kept", script, gpuPerWorker=8))
+    node.until(lambda: worker_log(node, namespace, "kept-worker-0", 1) == "before\n", "the first line")
+    node.signal("operator")
+    node.until(lambda: node.unit("operator").restarts > 0, "the operator to be restarted")
+    until_phase_of(node, namespace, "kept", "Succeeded")
+    for rank in range(2):
+        assert worker_log(node, namespace, "kept-worker-0", rank) == "before\nafter\n"
+    (claim,) = claims(node, namespace)
+    assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1
+
+
+# Echoes the length of the body, its secret and the credentials that it saw.
+SERVER = """
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        size = len(self.rfile.read(int(self.headers["Content-Length"])))
+        body = f"{os.environ['NONCE']} {size} {self.path}".encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    do_GET = lambda self: self.do_POST()
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(("0.0.0.0", 6006), Handler).serve_forever()
+"""
+
+
+def test_tunnel_uses_a_connect_token_and_a_service_of_tcp_a_relay(node, namespace):
+    nonce = secrets.token_hex(16)
+    start_bridge(node, env=stand_ins.environment(node.home, "modal"))
+    container = {
+        "image": "python:3",
+        "env": [{"name": "NONCE", "value": nonce}],
+        # A probe starts a program in the sandbox, which takes its time on a busy machine.
+        "readinessProbe": {"tcpSocket": {"port": 6006}, "periodSeconds": 1, "timeoutSeconds": 30},
+    }
+    names = {"web": "tunnel", "raw": "plain"}
+    for name, kind in names.items():
+        server = modal_pod(name, "python", "-u", "-c", SERVER, container=container)
+        asked = {"modal-operator.io/tunnel": "true", "modal-operator.io/tunnel-port": "6006"}
+        server["metadata"] |= {"labels": {"app": name}, "annotations": asked if kind == "tunnel" else {}}
+        apply(node, namespace, server)
+    spec = {"selector": {"app": "raw"}, "ports": [{"port": 80, "targetPort": 6006}]}
+    apply(node, namespace, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "raw"}, "spec": spec})
+    # A new port of the bridge opens a moment after the Service leads there.
+    script = (
+        "import time, urllib.request\n"
+        "def post(url):\n"
+        "    while True:\n"
+        "        try: return urllib.request.urlopen(url, data=b'x' * 300_000, timeout=60).read().decode()\n"
+        "        except OSError: time.sleep(0.2)\n"
+        "print(post('http://web-tunnel/a')); print(post('http://raw/b'))\n"
+    )
+    client = pod("client", "python", "-u", "-c", script, container={"image": "python:3"})
+    client["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "local"}
+    apply(node, namespace, client)
+    until_phase(node, namespace, "client", "Succeeded")
+    assert ok(node, "logs", "client", "-n", namespace) == f"{nonce} 300000 /a\n{nonce} 300000 /b\n"
+    protocols = {
+        claim["spec"]["owner"]["name"]: claim["status"]["bridgePorts"][0].get("protocol", "tcp")
+        for claim in claims(node, namespace)
+    }
+    assert protocols == {"web": "http", "raw": "tcp"}
+    assert nonce not in node.log("bridge")
+    node.stop("bridge")

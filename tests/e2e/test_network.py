@@ -630,3 +630,80 @@ def test_the_network_works_whoever_starts_the_cluster(before):
     )
     assert done.returncode == 37, done.stderr
     assert json.loads(done.stdout) == ["ahoy", "ahoy", "127.0.0.1", 1, ["services"], [], 0]
+
+
+ISOLATED = """
+    import asyncio
+
+    async def check():
+        pods = PodNetwork()
+        await pods.open()
+        server, client, other = [
+            await pods.attach(Pod(uid=str(n), namespace="default", name="p", hostname="p")) for n in range(3)
+        ]
+        listener = netns.make_socket(server.namespace)
+        listener.bind((server.address, 8000))
+        listener.listen()
+        loop = asyncio.get_running_loop()
+        mailbox = netns.call(server.namespace, lambda: socket.socket(type=socket.SOCK_DGRAM))
+        mailbox.setblocking(False)
+        mailbox.bind((server.address, 8000))
+
+        async def reached(who):
+            caller = netns.make_socket(who.namespace)
+            with caller:
+                try:
+                    async with asyncio.timeout(1):
+                        await loop.sock_connect(caller, (server.address, 8000))
+                except TimeoutError:
+                    return False
+                (await loop.sock_accept(listener))[0].close()
+                return True
+
+        async def answered(who):
+            caller = netns.call(who.namespace, lambda: socket.socket(type=socket.SOCK_DGRAM))
+            with caller:
+                caller.setblocking(False)
+                await loop.sock_connect(caller, (server.address, 8000))
+                await loop.sock_sendall(caller, b"ahoy")
+                try:
+                    async with asyncio.timeout(1):
+                        _, sender = await loop.sock_recvfrom(mailbox, 10)
+                        await loop.sock_sendto(mailbox, b"aye", sender)
+                        return (await loop.sock_recv(caller, 10)).decode()
+                except TimeoutError:
+                    return "silence"
+
+        load = policy_enforcer.loader("")
+        only_client = (Allowed((Peer(f"{client.address}/32"),), (PortRange("TCP", 8000, 8000), PortRange("UDP"))),)
+        strict = Isolation({server.address: PodIsolation(ingress=only_client, egress=())})
+        said = [await reached(client), await reached(other)]
+        load(nft_ruleset.render(strict, proxy_port=3128))
+        said += [await reached(client), await reached(other), await answered(client), await answered(other)]
+        mute = Isolation({client.address: PodIsolation(egress=())})
+        load(nft_ruleset.render(mute, proxy_port=3128))
+        said += [await reached(client), await reached(other)]
+        load(nft_ruleset.render(Isolation(), proxy_port=3128))
+        said += [await reached(client), await reached(other)]
+        listener.close()
+        mailbox.close()
+        await pods.close()
+        print(json.dumps(said))
+        return 37
+
+    return asyncio.run(check())
+"""
+ISOLATION_IMPORTS = """
+import socket
+from skysail.local.network.policy import nft_ruleset, policy_enforcer
+from skysail.local.network.policy.isolation import Allowed, Isolation, Peer, PodIsolation, PortRange
+"""
+
+
+@pytest.mark.parametrize("before", ["", BECOME_NOBODY], ids=["as-we-are", "as-nobody"])
+def test_network_policies_hold_whoever_starts_the_cluster(before):
+    script = namespace_script(ISOLATED, IMPORTS + ISOLATION_IMPORTS + before)
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 37, done.stderr
+    free, strict, datagrams = [True, True], [True, False], ["aye", "silence"]
+    assert json.loads(done.stdout) == [*free, *strict, *datagrams, False, True, *free]

@@ -381,3 +381,80 @@ def test_top_and_an_autoscaler_see_real_use(node, namespace):
     node.until(lambda: node.kubectl(*busy).stdout.split()[:1] == [NODE], "the sample of the node")
     ok(node, "autoscale", "deploy/busy", "-n", namespace, "--min=1", "--max=2", "--cpu=50%")
     node.until(lambda: get(node, namespace, "deploy", "busy")["spec"]["replicas"] == 2, "the autoscaler to add a pod")
+
+
+SERVER = "import http.server; http.server.HTTPServer(('', 8000), http.server.SimpleHTTPRequestHandler).serve_forever()"
+REACH = """
+import socket, sys
+for place in sys.argv[1:]:
+    host, _, port = place.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2) as line:
+            line.sendall(b"HEAD / HTTP/1.0\\r\\n\\r\\n")
+            print(bool(line.recv(100)))
+    except OSError:
+        print(False)
+"""
+
+
+def network_policy(name: str, selector: dict, **spec) -> dict:
+    api = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+    return {**api, "spec": {"podSelector": selector, **spec}}
+
+
+def test_network_policies_decide_who_reaches_a_pod_and_its_service(node, namespace):
+    labels = {"web": {"app": "web"}, "friend": {"role": "friend"}, "stranger": {"role": "stranger"}}
+    for name, own in labels.items():
+        script = SERVER if name == "web" else "import time; time.sleep(3600)"
+        container = {"name": "main", "image": "python:3", "command": ["python3", "-c", script]}
+        if name == "web":
+            container |= {"ports": [{"name": "http", "containerPort": 8000}]}
+            container |= {"readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1}}
+        meta = {"name": name, "labels": own}
+        apply(
+            node, namespace, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
+        )
+    port = {"port": 80, "targetPort": "http"}
+    apply(
+        node,
+        namespace,
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [port]},
+        },
+    )
+    ok(node, "wait", "-n", namespace, "pod", "--all", "--for=condition=Ready", "--timeout=600s")
+    address = status(node, namespace, "web")["podIP"]
+
+    def reached(name: str) -> list[str]:
+        command = ("exec", "-n", namespace, name, "--", "python3", "-c", REACH, f"{address}:8000", "web:80")
+        return ok(node, *command).split()
+
+    node.until(lambda: reached("friend") == ["True", "True"], "the Service to be served")
+    apply(node, namespace, network_policy("deny", {}, policyTypes=["Ingress"]))
+    node.until(lambda: reached("friend") == ["False", "False"], "everything to be denied")
+    friend = {"podSelector": {"matchLabels": {"role": "friend"}}}
+    rule = {"from": [friend], "ports": [{"port": "http"}]}
+    apply(node, namespace, network_policy("allow", {"matchLabels": {"app": "web"}}, ingress=[rule]))
+    node.until(lambda: reached("friend") == ["True", "True"], "the friend to be allowed")
+    assert reached("stranger") == ["False", "False"]
+    assert conditions(status(node, namespace, "web"))["Ready"] == "True"
+    apply(node, namespace, network_policy("mute", friend["podSelector"], policyTypes=["Egress"]))
+    node.until(lambda: reached("friend") == ["False", "False"], "the friend to be mute")
+    ok(node, "delete", "networkpolicy", "--all", "-n", namespace)
+    node.until(lambda: reached("stranger") == ["True", "True"], "nothing to be denied any more")
+
+
+def test_an_ingress_warns_that_it_has_no_effect(node, namespace):
+    backend = {"service": {"name": "web", "port": {"number": 80}}}
+    ingress = {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "web"}}
+    manifest = json.dumps({**ingress, "spec": {"defaultBackend": backend}})
+    node.until(
+        lambda: (
+            "has no effect"
+            in node.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", stdin=manifest).stderr
+        ),
+        "a warning about the Ingress",
+    )

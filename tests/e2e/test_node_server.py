@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import http.client
 import http.server
 import json
 import os
-import pty
 import re
-import select
-import signal
 import ssl
-import struct
 import subprocess
-import termios
 import threading
 import time
 import urllib.error
@@ -41,6 +35,7 @@ from skysail.node.server.authorization import Authorizer
 from skysail.node.server.backend import PodRef
 from skysail.node.server.routes import AccessGate, KubeletApi
 from tests.support.node_backend import ProcessBackend
+from tests.support.terminal import Terminal
 
 NODE = "served"
 # Long, because a machine may be busy with other things; no test passes by waiting.
@@ -287,48 +282,8 @@ def test_a_command_that_cannot_start_says_why(kubectl):
     assert b'exec: "no-such-program": executable file not found in $PATH' in done.stderr
 
 
-class Terminal:
-    """A person at a terminal, who runs kubectl."""
-
-    def __init__(self, kubectl, *arguments):
-        self.pid, self.fd = pty.fork()
-        if not self.pid:
-            argv = kubectl.argv(*arguments)
-            os.execve(argv[0], argv, kubectl.env)
-        self.seen = b""
-
-    def resize(self, width, height):
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        os.kill(self.pid, signal.SIGWINCH)
-
-    def type(self, text):
-        os.write(self.fd, text)
-
-    def until(self, pattern):
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not re.search(pattern, self.seen):
-            assert time.monotonic() < deadline, self.seen
-            if select.select([self.fd], [], [], 0.2)[0]:
-                self.seen += os.read(self.fd, 65536)
-
-    def ask_until(self, question, pattern):
-        """Ask again until the answer is so: nobody here sees when a new size has arrived."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        self.seen = b""
-        while not re.search(pattern, self.seen):
-            assert time.monotonic() < deadline, self.seen
-            self.seen = b""
-            self.type(question)
-            self.until(rb"[$#] $")
-
-    def end(self):
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(status)
-
-
 def test_a_terminal_has_a_size_and_takes_ctrl_c(kubectl):
-    terminal = Terminal(kubectl, "exec", "-it", kubectl.pod.name, "--", "env", "PS1=$ ", "sh")
+    terminal = Terminal(kubectl.argv("exec", "-it", kubectl.pod.name, "--", "env", "PS1=$ ", "sh"), kubectl.env)
     terminal.resize(101, 33)
     terminal.until(rb"[$#] $")
     terminal.ask_until(b"stty size\r", rb"33 101")

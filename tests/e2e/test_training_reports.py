@@ -200,3 +200,23 @@ def test_a_line_that_was_printed_while_no_operator_ran_is_found(node: Cluster, o
     events = ("get", "events", "-n", place, "--field-selector=reason=InvalidCheckpoint", "-o", "json")
     node.until(lambda: json.loads(ok(node, *events))["items"], "the refused line to be told of")
     assert "outside spec.checkpointDir" in json.loads(ok(node, *events))["items"][0]["message"]
+
+
+def test_checkpoints_outlive_their_job_and_another_one_resumes_from_them(node: Cluster, operator: str) -> None:
+    step = 1 + secrets.randbelow(10**6)
+    with fresh_namespace(node) as namespace:
+        script = f"echo skysail-checkpoint step={step} path=/checkpoints/{step}; touch /checkpoints/{step}; sleep 3600"
+        apply(node, namespace, training("mnist", script, checkpointDir="/checkpoints"))
+        until(node, namespace, "mnist", lambda now: "checkpoint" in now, "to have a checkpoint")
+        ok(node, "delete", "trainingjob", "mnist", "-n", namespace, "--cascade=foreground")
+        kept = get(node, namespace, "pvc", "mnist-checkpoints")["metadata"]
+        assert (kept.get("ownerReferences"), kept["labels"]["trainingjob.ml.example.com/name"]) == (None, "mnist")
+        look = 'ls /checkpoints; echo "resumes from $RESUME_FROM"'
+        apply(node, namespace, training("mnist", look, checkpointDir="/checkpoints"))
+        more = {"checkpointDir": "/checkpoints", "checkpoint": {"claimName": "mnist-checkpoints"}}
+        apply(node, namespace, training("more", look, **more))
+        for name in ("mnist", "more"):
+            until(node, namespace, name, lambda now: now.get("phase") == "Succeeded", "to succeed")
+        fresh, resumed = (ok(node, "logs", "-n", namespace, pod(node, namespace, name)) for name in ("mnist", "more"))
+        assert (str(step) in fresh, f"resumes from /checkpoints/{step}" in resumed) == (False, True)
+        assert shown(node, namespace, "mnist")["checkpointVolume"]["claimName"].startswith("mnist-checkpoints-")

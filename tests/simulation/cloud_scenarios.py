@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _DEMANDING = {"terminationGracePeriodSeconds": 5, "activeDeadlineSeconds": 4 * 3600}
 # Fields that tell which candidate was taken.
-_CHOICE = frozenset({"candidate", "refusedCandidates", "earlierInstances", "usdPerHour"})
+CHOICE = frozenset({"candidate", "refusedCandidates", "earlierInstances", "usdPerHour"})
 # What the API server's own admission gives to each pod.
 _DEFAULT_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -187,7 +187,7 @@ SCENARIOS = {
         _scenario("no capacity, then retry", find_no_capacity, delete),
         _scenario("third candidate", find_the_third_candidate, delete),
         # Who finds the dear instance too late, or is refused before, pays for another candidate.
-        _scenario("price above the cap", find_a_dear_instance, delete, optional=_CHOICE),
+        _scenario("price above the cap", find_a_dear_instance, delete, optional=CHOICE),
         _scenario("no candidate, pod leaves", find_no_candidate_and_leave, delete),
         _scenario("namespace deleted while down", run_for_long, end_the_namespace, down=frozenset({1})),
     )

@@ -88,7 +88,7 @@ class CloudFixture:
     def __init__(self, *script: Fault) -> None:
         self.logs = tempfile.TemporaryDirectory(prefix="skysail-logs-")
         self.ledger = Ledger()
-        self.account = SimulatedAccount(VENDOR, self.ledger, now=_wall, script=script)
+        self.account = SimulatedAccount(VENDOR, self.ledger, now=wall, script=script)
         self.foreign = self.account.inject_orphan(claim="theirs", cluster=STRANGER)
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class CloudFixture:
         unwanted = _unwanted(world)
         mine = list(billing.rows_of_cluster(self.ledger.rows, CLUSTER))
         found = {}
-        for name, charge in billing.charges(mine, _wall()).items():
+        for name, charge in billing.charges(mine, wall()).items():
             says = last[name].get("status", {}).get("usdTotal") if name in last else None
             rows = [row for row in mine if row.claim == name]
             # Per second, of the dearest instance: a claim may have had more than one, one after the other.
@@ -186,25 +186,28 @@ def _idle(rows: list[Row], unwanted: float) -> Iterator[float]:
     for begin in [row for row in rows if row.verb == "create"]:
         own = {row.verb: row.at for row in rows if row.instance == begin.instance}
         since = max(begin.at, min(unwanted, own.get("exited", math.inf)))
-        yield max(0.0, own.get("ended", _wall()) - since)
+        yield max(0.0, own.get("ended", wall()) - since)
 
 
 class CloudOperator:
     """An operator with one cloud."""
 
+    provider_name = VENDOR.name
+    limits = LIMITS
+
     def __init__(self, process: Process) -> None:
         cloud_fixture: CloudFixture = process.outside
         self.claims = claims = process.cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        cloud = FaultyCloud(cloud_fixture.account, process.transport)
+        cloud = self.connect(process, CLUSTER)
         broadcaster = Broadcaster(process.client, instance="operator", now=process.now)
         claim_settings = ClaimSettings(
-            cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}", providers=(VENDOR.name,)
+            cluster=CLUSTER, identity=f"operator-{process.rng.getrandbits(32):08x}", providers=(self.provider_name,)
         )
         around = ClaimDependencies(process.now, asyncio.get_running_loop().time, process.rng)
         self.bureau = ClaimManager(
             process.acting,
             claims,
-            {VENDOR.name: cloud},
+            {self.provider_name: cloud},
             OwnerLookup(process.client, lambda uid: self.keeper.cached_pod(uid)),  # noqa: PLW0108 (it is made below)
             claim_settings=claim_settings,
             deps=around,
@@ -219,9 +222,10 @@ class CloudOperator:
         self.bureau.enqueue_accounts(accounts.queue.add)
         policies = process.control(self.bureau.policy_reconciler, limits.policies)
         self.bureau.enqueue_policies(policies.queue.add)
-        provider = self.bureau.provider(VENDOR.name)
+        provider = self.bureau.provider(self.provider_name)
         provider.requirements = self._wishes
-        provider.specs.limits = lambda _: LIMITS
+        provider.specs.has_offer = lambda _provider, _namespace, _requirements: True
+        provider.specs.limits = lambda _: self.limits
         self.keeper = Kubelet(
             process.acting,
             provider,
@@ -235,6 +239,10 @@ class CloudOperator:
             self.keeper.run,
             lambda: self.bureau.run(process.performer.terminate_instance),
         ]
+
+    def connect(self, process: Process, cluster: str) -> FaultyCloud:
+        """Return the connection of this process to the cloud."""
+        return FaultyCloud(process.outside.account, process.transport)
 
     def _wishes(self, uid: str) -> CloudRequirements:
         pod = self.keeper.cached_pod(uid)
@@ -267,5 +275,5 @@ async def apply_pod(
     (await api.create(POD, manifest)).ok  # noqa: B018 (asserts)
 
 
-def _wall() -> float:
+def wall() -> float:
     return (EPOCH + timedelta(seconds=asyncio.get_running_loop().time())).timestamp()

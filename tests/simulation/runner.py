@@ -88,6 +88,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     volatile: frozenset[str] = frozenset()
     # What a right run may have or not.
     optional: frozenset[str] = frozenset()
+    # How long the operator may need to prove that something is not there.
+    settling: float = _SETTLING_SECONDS
     # When the run starts, in seconds after the epoch of the world.
     start: float = 0.0
 
@@ -199,17 +201,17 @@ def check(scenario: Scenario, expected: Outcome, fault: InjectedFault) -> Verdic
         found = play(scenario, fault)
     except (AssertionError, virtual_time.Deadlock, TimeoutError) as error:
         return Verdict([f"{fault}: {type(error).__name__} {error}"])
-    wrong = violations(scenario, expected, found) + _overcharges(expected, found, _lag(fault))
+    wrong = violations(scenario, expected, found) + _overcharges(expected, found, _lag(fault, scenario.settling))
     if fault.on != "event":  # who is not told that a pod goes takes the next one for another
         wrong += [f"Job {job} was paid for twice at once" for job in found.bill.doubled]
     return Verdict([f"{fault}: {complaint}" for complaint in wrong], found)
 
 
-def _lag(fault: InjectedFault) -> float:
+def _lag(fault: InjectedFault, settling: float) -> float:
     """For how long trouble may keep an operator from knowing what to do."""
     if fault.on == "event":
-        return _RESYNC_SECONDS + _SETTLING_SECONDS
-    return outages_module.seconds(fault.what) + _SETTLING_SECONDS
+        return _RESYNC_SECONDS + settling
+    return outages_module.seconds(fault.what) + settling
 
 
 def violations(scenario: Scenario, expected: Outcome, found: Outcome) -> list[str]:

@@ -54,6 +54,12 @@ ENDS: dict[str, tuple[str | None, list[str | None], int, list[str]]] = {
     "cleaned": ("Succeeded", ["Succeeded"], 0, []),
     "kept": ("Succeeded", ["Succeeded"], 0, ["chief-0-0-0"]),
     "deleted": (None, [], 0, []),
+    "deleted, checkpoints stay": (None, [], 0, []),
+    "deleted with its checkpoints": (None, [], 0, []),
+    "failed, checkpoints stay": (None, [], 0, []),
+    "succeeded, checkpoints go": (None, [], 0, []),
+    "succeeded, forgotten at once, checkpoints go": (None, [], 0, []),
+    "retained after another thought": (None, [], 0, []),
     "a stranger deletes a Job": ("Succeeded", ["Deleted", "Succeeded"], 0, ["worker-1-0-0", "worker-1-1-0"]),
     "a stranger deletes a Job and not its pods": (
         "Succeeded",
@@ -94,6 +100,14 @@ def test_an_attempt_begins_at_the_checkpoint_that_was_told() -> None:
     assert (status["checkpoint"], status["progress"]) == (saved, {"percent": 12, "lastUpdatedTime": True})
 
 
+def test_retention_of_checkpoints_decides_whether_their_pvc_outlives_the_job() -> None:
+    left = {name: [line for line in reference(name).end if line.startswith("PersistentVolumeClaim")] for name in ENDS}
+    kept = {name for name, pvcs in left.items() if pvcs and f"TrainingJob {NAME}" not in reference(name).end}
+    assert kept == {"deleted, checkpoints stay", "failed, checkpoints stay", "retained after another thought"}
+    pvc = reference("deleted, checkpoints stay").end[f"PersistentVolumeClaim {NAME}-checkpoints"]["metadata"]
+    assert (pvc["labels"]["trainingjob.ml.example.com/name"], pvc.get("ownerReferences", [])) == (NAME, [])
+
+
 def test_every_story_has_its_end() -> None:
     assert list(ENDS) == list(SCENARIOS)
 
@@ -101,7 +115,8 @@ def test_every_story_has_its_end() -> None:
 def test_a_service_is_there_only_with_more_than_one_worker() -> None:
     with_service = {name for name in SCENARIOS if f"Service {NAME}-workers" in reference(name).end}
     one = {"a stranger deletes the only pod, which saves", "the node of one that saves is drained"}
-    alone = {"success of one worker", "scale 2, 4, 1", "forgotten", "deleted"} | one
+    alone = {"success of one worker", "scale 2, 4, 1", "forgotten"} | one
+    alone |= {name for name in SCENARIOS if f"TrainingJob {NAME}" not in reference(name).end}
     assert with_service == SCENARIOS.keys() - alone
 
 

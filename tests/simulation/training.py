@@ -179,6 +179,7 @@ def _scenario(
 
 _LIMIT_1 = {"backoffLimit": 1}
 _CHIEF = {"framework": "tensorflow", "roles": {"chief": {}, "parameterServers": {"replicas": 1}}}
+_SAVES = {"checkpointDir": "/checkpoints"}
 _ELASTIC = {"elastic": {"min": 1, "max": 4}}
 
 SCENARIOS = {
@@ -244,6 +245,33 @@ SCENARIOS = {
         _scenario("cleaned", train(runPolicy={"cleanPodPolicy": "All"})),
         _scenario("kept", train("*/chief-0 after=100", FOREVER, runPolicy={"cleanPodPolicy": "None"}, **_CHIEF)),
         _scenario("deleted", train(FOREVER), delete),
+        _scenario("deleted, checkpoints stay", train(FOREVER, **_SAVES), delete),
+        _scenario("deleted with its checkpoints", train(FOREVER, **_SAVES, checkpoint={"retain": "Never"}), delete),
+        _scenario(
+            "failed, checkpoints stay",
+            train("*/worker-0 exit=1 after=60", **_SAVES, restartPolicy="Never", checkpoint={"retain": "OnFailure"}),
+            delete,
+        ),
+        _scenario(
+            "succeeded, checkpoints go",
+            train("* after=60", **_SAVES, checkpoint={"retain": "OnFailure"}),
+            delete,
+        ),
+        _scenario(
+            "succeeded, forgotten at once, checkpoints go",
+            train(
+                "* after=60",
+                **_SAVES,
+                checkpoint={"retain": "OnFailure"},
+                runPolicy={"ttlSecondsAfterFinished": 0},
+            ),
+        ),
+        _scenario(
+            "retained after another thought",
+            train(FOREVER, **_SAVES, checkpoint={"retain": "Never"}),
+            change(checkpoint={"retain": "Always"}),
+            delete,
+        ),
         _scenario(
             "a stranger deletes a Job",
             train("0/* after=never"),

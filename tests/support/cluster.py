@@ -179,7 +179,7 @@ class Cluster:
 
     def start_agent(self) -> None:
         """The node `local` as a process. Returns when it is ready; it is restarted when it is killed."""
-        asyncio.run(install_node(self.kubeconfig, self._pki().authority))
+        asyncio.run(install_node(self.kubeconfig, self._pki().authority, enforces_policies=True))
         argv = (sys.executable, "-m", "skysail.app.node_agent", str(self.home.root))
         self.control.start_unit(Unit(name="agent", argv=argv))
         # The node may still be called ready because of the agent before this one: this socket opens last.
@@ -229,10 +229,12 @@ class Cluster:
     def listen(self, port: int = 0, host: str = addresses.CLUSTER_IP) -> socket.socket:
         return self.control.listen(host, port)
 
-    def get(self, path: str, port: int = addresses.OPERATOR_HEALTH_PORT) -> tuple[int, str]:
+    def get(
+        self, path: str, port: int = addresses.OPERATOR_HEALTH_PORT, host: str = addresses.CLUSTER_IP
+    ) -> tuple[int, str]:
         """An HTTP request to something inside the local cluster: status and body."""
-        connection = HTTPConnection(addresses.CLUSTER_IP, port)
-        connection.sock = self.dial(port)
+        connection = HTTPConnection(host, port)
+        connection.sock = self.dial(port, host)
         try:
             connection.request("GET", path)
             reply = connection.getresponse()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     Shell = Callable[[str], subprocess.CompletedProcess[str]]
 
@@ -60,8 +60,18 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
 
 def commands(document: str) -> list[tuple[str, str]]:
     """Each command with what the document shows of its answer."""
+    return _commands((ROOT / document).read_text())
+
+
+def sections(document: str) -> dict[str, list[tuple[str, str]]]:
+    """Return the commands of each section that has any, by its heading."""
+    parts = (part.partition("\n") for part in (ROOT / document).read_text().split("\n## ")[1:])
+    return {title: steps for title, _, text in parts if (steps := _commands(text))}
+
+
+def _commands(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    for block in _CONSOLE.findall((ROOT / document).read_text()):
+    for block in _CONSOLE.findall(text):
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append((_LIMIT.sub("--timeout=10m", re.sub(r"\s+#.*", "", line[2:]).strip()), ""))
@@ -74,6 +84,10 @@ def follow(shell: Shell, document: str) -> None:
     """Type all of it, in its order; each answer is what the document shows, or at least no failure."""
     steps = commands(document)
     assert len(steps) > 5
+    take(shell, steps)
+
+
+def take(shell: Shell, steps: Iterable[tuple[str, str]]) -> None:
     for command, shown in steps:
         done = shell(command)
         assert shown in done.stdout + done.stderr, f"{command}: {done.stdout}{done.stderr}"

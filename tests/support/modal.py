@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 CREDENTIALS = Credentials("ak-test", "as-test")
 IMAGE = "busybox:1.36"
 PYTHON_IMAGE = "python:3"
+TORCH_IMAGE = "pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime"
 # The user and password that the registry of PRIVATE_IMAGE wants.
 PRIVATE_IMAGE = "registry.example/private:1"
 LOGIN = ("someone", "canary-password")
@@ -164,7 +165,7 @@ async def _find_image(image: str, login: RegistryLogin | None, report: Callable[
     if image == PRIVATE_IMAGE:
         if login is None or (login.username, login.password) != LOGIN:
             raise Rejected("ErrImagePull", f"{image}: access denied")
-    elif image not in {IMAGE, PYTHON_IMAGE}:
+    elif image not in {IMAGE, PYTHON_IMAGE, TORCH_IMAGE}:
         raise Rejected("ErrImagePull", f"{image}: manifest unknown")
 
 

@@ -20,6 +20,7 @@ from skysail.cloud.errors import Gone, Rejected
 from skysail.cloud.provider import Features, Output, RunId, Usage
 from skysail.node.server.backend import ContainerStats, NodeStats, PodRef
 from skysail.node.server.errors import NotFound, NotRunning
+from skysail.node.server.routes import make_runner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -294,7 +295,7 @@ class ProcessBackend:
 @contextlib.asynccontextmanager
 async def listening(app: web.Application) -> AsyncIterator[URL]:
     """As the real server listens: aiohttp's own test server would cancel the handlers of callers who leave."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = make_runner(app)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -88,6 +88,8 @@ class CloudNode:
         provider.gang = self._gang
         self._find_gang = find_gang
         provider.read_image = deps.images.read
+        provider.has_shell = deps.images.has_shell
+        provider.record = self.kubelet.record_run_event
         self._settings = settings
         self._provider = provider
         self._inventory = manager.listings[settings.provider]

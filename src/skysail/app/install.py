@@ -18,6 +18,7 @@ from skysail.kube.client.errors import AlreadyExists, Conflict, NotFound, Thrott
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import CLUSTER_IP, METRICS_PORT, METRICS_SERVICE, NODE
 from skysail.local.control_plane.pki import NODE_AGENT
+from skysail.local.network.policy import manifests as policy_manifests
 from skysail.local.storage import provisioner
 from skysail.node import metrics_api
 from skysail.node.server import tls
@@ -45,9 +46,10 @@ async def install(path: Path) -> None:
         await transport.close()
 
 
-async def install_node(path: Path, authority: bytes) -> None:
-    """Apply the objects of this machine's node: storage class, metrics API and role binding. Idempotent."""
+async def install_node(path: Path, authority: bytes, *, enforces_policies: bool) -> None:
+    """Apply the objects of this machine's node: storage class, metrics API, rights and warnings. Idempotent."""
     encoded = base64.b64encode(authority).decode()
+    warnings, obsolete = policy_manifests.warnings(enforces=enforces_policies)
     registered = metrics_api.registration(encoded, service=METRICS_SERVICE, port=METRICS_PORT)
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
@@ -57,8 +59,14 @@ async def install_node(path: Path, authority: bytes) -> None:
             (SERVICE, _metrics_service()),
             (ROLE_BINDING, _client_ca_binding()),
             (metrics_api.API_SERVICE, registered),
+            *policy_manifests.rights(),
+            *warnings,
         ):
             await client.apply(resource, manifest, Object)
+        for resource, manifest in obsolete:
+            found = await client.find(resource, "", manifest["metadata"]["name"], Object)
+            if found is not None:
+                await client.delete(resource, found, Object, {})
     finally:
         await transport.close()
 

@@ -50,8 +50,9 @@ from skysail.local.control_plane.flags import Component
 from skysail.local.errors import LocalError, StartFailed
 from skysail.local.images import package_index
 from skysail.local.launcher import ANOTHER_RUNS, LocalClusterSettings
-from skysail.local.network import host_network, host_side
+from skysail.local.network import egress_proxy, host_network, host_side
 from skysail.local.network.egress_policy import EgressPolicy, parse_networks
+from skysail.local.network.policy import policy_enforcer
 from skysail.local.reports import cloud_costs
 from skysail.node.registration import registrar
 
@@ -253,8 +254,8 @@ class _InnerProcess:
         self._report_step("the operator is ready")
 
     def _cloud_env(self) -> dict[str, str]:
-        """Return variables that point the operator's real accounts to stand-ins."""
-        env: dict[str, str] = {}
+        """Return the way out to real clouds, and variables that point the operator's real accounts to stand-ins."""
+        env = egress_proxy.operator_env() if self._settings.with_node else {}
         for cloud in self._settings.stand_ins:
             env |= stand_ins.environment(self._home, cloud)
         return env
@@ -291,14 +292,15 @@ class _InnerProcess:
         login = credentials.inside_path(self._home, "bridge")
         flags = (f"--kubeconfig={login}", f"--host={CLUSTER_IP}", "--drain-seconds=0", *self._account_flags())
         run = (sys.executable, "-P", "-m", "skysail", "bridge", *flags)
-        await self._supervisor.start(Unit(name="bridge", argv=run))
+        await self._supervisor.start(Unit(name="bridge", argv=run, env=egress_proxy.operator_env()))
         is_ready = partial(startup.is_healthy, f"http://{CLUSTER_IP}:{_SETTINGS.bridge_health_port}/readyz")
         await startup.until(is_ready, "the bridge to be ready", self._supervisor)
         self._report_step("the bridge is ready")
 
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
-        await install_node(credentials.inside_path(self._home, "admin"), authority)
+        has_nft = await asyncio.to_thread(policy_enforcer.find_nft, os.environ.get("PATH", "")) is not None
+        await install_node(credentials.inside_path(self._home, "admin"), authority, enforces_policies=has_nft)
         run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
         await self._supervisor.start(Unit(name="agent", argv=run, ports=AGENT_PORTS))
         # Wait for the socket, which opens last: the Node object may still be Ready from the previous agent.

@@ -44,6 +44,7 @@ from skysail.local.files import remove_tree
 from skysail.local.images.environments import open_environments
 from skysail.local.network import egress_proxy, host_network
 from skysail.local.network.network import Network
+from skysail.local.network.policy import policy_enforcer
 from skysail.local.provider import pod_limits
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.disk_monitor import DiskMonitor
@@ -88,7 +89,8 @@ async def run(home: Home) -> int:
     ):
         rng = random.Random()  # noqa: S311 (jitter, no secret)
         disks = VolumeProvisioner(provisioner, home.root / "disks", rng)
-        await NodeAgent(home, client, Network(watcher, rng), disks, rng=rng).run()
+        network = Network(watcher, rng, load_policies=policy_enforcer.loader(os.environ.get("PATH", "")))
+        await NodeAgent(home, client, network, disks, rng=rng).run()
     return 0
 
 

@@ -13,6 +13,7 @@ from skysail.claims.gangs import GangRef
 from skysail.claims.manager import ClaimManager
 from skysail.claims.types import CloudInstance
 from skysail.cloud.offers import OfferList
+from skysail.cloud.provider import Features
 from skysail.core.executor import CacheRegistry, Performer
 from skysail.core.fence import Fence
 from skysail.kinds.offload import placement_webhook
@@ -89,8 +90,8 @@ class ManagerClouds:
             return frozenset()
         return self._manager.exhausted(pod.metadata.namespace, owner.uid)
 
-    def has_private_network(self, provider: str) -> bool:
-        return self._manager.listings[provider].cloud.features.gang
+    def features(self, provider: str) -> Features:
+        return self._manager.listings[provider].cloud.features
 
     def unsupported(self, pod: Pod, provider: str) -> tuple[str, ...]:
         """Return fields that the provider's node would reject. A pod that cannot be decoded has none."""
@@ -99,6 +100,6 @@ class ManagerClouds:
         except msgspec.ValidationError:
             return ()
         # A claim is one container, whatever the cloud could do.
-        features = msgspec.structs.replace(self._manager.listings[provider].cloud.features, multi_container=False)
+        features = msgspec.structs.replace(self.features(provider), multi_container=False)
         rejected = unsupported_fields.find(cloud_pod.effective(found, provider), features).rejected
         return (*rejected, *cloud_requirements.unsupported_volumes(found, provider))

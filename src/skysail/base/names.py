@@ -90,6 +90,10 @@ class Annotation(DocumentedName):
         "skysail.dev/checkpoint-volume",
         "On a pod of a TrainingJob: UID of the TrainingJob. At a cloud its checkpoints are in a volume of that cloud.",
     )
+    NEWEST_CHECKPOINT = (
+        "skysail.dev/newest-checkpoint",
+        "On a PVC for checkpoints: the newest one. A TrainingJob whose spec names the PVC resumes from it.",
+    )
     CLOUD_CHECKPOINT = (
         "skysail.dev/cloud-checkpoint",
         "On a pod of a TrainingJob: the newest checkpoint, if it is in the volume of a cloud.",
@@ -97,6 +101,10 @@ class Annotation(DocumentedName):
     TRAIN_SCRIPT = (
         "skysail.dev/train-script",
         "On a pod of runtime modal-pytorch-runtime: its training program, mounted as /workspace/train.py.",
+    )
+    PERIOD = (
+        "skysail.dev/period",
+        "On a pod of an App: number of the period that its claim pays for. Each period is a new claim.",
     )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
@@ -147,6 +155,10 @@ class Annotation(DocumentedName):
     MODAL_GPU_TYPE = "modal-operator.io/gpu-type", "GPU type; the count is the container's limit, or 1."
     MODAL_VOLUMES = "modal-operator.io/volumes", "Modal Volumes of the pod, such as `data:/data,models:/models:ro`."
     MODAL_REGION = "modal-operator.io/region", "Region at Modal, such as `us-east`."
+    MODAL_APP = (
+        "modal-operator.io/app",
+        "Runs the pod as a deployed App of Modal, such as `web,min=0,max=3,inputs=50,timeout=300,port=8000`.",
+    )
     MODAL_TIMEOUT = (
         "modal-operator.io/timeout",
         "Maximum lifetime in seconds; 300 if malformed, and in container mode if absent.",
@@ -155,8 +167,8 @@ class Annotation(DocumentedName):
         "modal-operator.io/retries",
         "Number of retries; 0 if malformed. Has no effect on pods: use restartPolicy or backoffLimit.",
     )
-    MODAL_REPLICAS = "modal-operator.io/replicas", "Not honoured yet: containers that run together; 1 if malformed."
-    MODAL_I6PN = "modal-operator.io/enable-i6pn", "Not honoured yet: `true` gives the containers a private network."
+    MODAL_REPLICAS = "modal-operator.io/replicas", "Containers that run together behind the pod; 1 if malformed."
+    MODAL_I6PN = "modal-operator.io/enable-i6pn", "`true` gives them a private network; more than one replica needs it."
     MODAL_HANDLER = "modal-operator.io/handler", "Not honoured yet: Python function for requests, as module.function."
     MODAL_WORKLOAD_TYPE = (
         "modal-operator.io/workload-type",
@@ -175,7 +187,7 @@ class Annotation(DocumentedName):
     MODAL_LOG_URL = "modal-operator.io/log-url", "Written: URL of the log at Modal."
     MODAL_APP_ID = "modal-operator.io/app-id", "Written: id of the app at Modal."
     MODAL_FUNCTION_ID = "modal-operator.io/function-id", "Written: id of the function or sandbox at Modal."
-    MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written on a Service: URL of its function."
+    MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written: URL of an App at Modal."
     MODAL_ENABLED = "modal.com/enabled", "`true` sends the pods of a TrainJob, or a pod, to Modal."
     RUNPOD_MANAGED = "runpod.io/managed", "`true` lets a pending Job run at RunPod; also read as a label."
     RUNPOD_OFFLOAD = "runpod.io/offload", "`true` sends a Job or pod to RunPod at once; also read as a label."
@@ -304,6 +316,7 @@ class Reason(DocumentedName):
     NAME_CONFLICT = "NameConflict", "The name of a child belongs to a foreign object; the message names its owner."
     HANDLER_NOT_FOUND = "HandlerNotFound", "The handler could not be imported from the image or the code."
     ENTRYPOINT_UNKNOWN = "EntrypointUnknown", "The pod names no command, and the image's entry point could not be read."
+    NO_SHELL = "NoShell", "The image has no /bin/sh, under which the cloud runs programs."
     GANG_UNAVAILABLE = "GangUnavailable", "The requested gang scheduler is not installed."
     GANG_AVAILABLE = "GangAvailable", "The requested gang scheduler is installed."
     NOT_ADMITTED = "NotAdmitted", "The gang scheduler has not admitted the job; the message quotes it."
@@ -452,6 +465,10 @@ class Reason(DocumentedName):
 class EventReason(DocumentedName):
     """Reasons of events, in addition to those of conditions."""
 
+    SHELL_UNKNOWN = (
+        "ShellUnknown",
+        "The files of the image could not be read, so it is unknown whether it has the shell that the cloud needs.",
+    )
     WORKERS_CREATED = "WorkersCreated", "`Created %d worker pods`."
     TRAINING_COMPLETED = "TrainingCompleted", "`Training job completed successfully`."
     WORKER_FAILED = (
@@ -470,6 +487,10 @@ class EventReason(DocumentedName):
     CHECKPOINT_LOST = (
         "CheckpointLost",
         "The PVC of the newest checkpoint was deleted: an attempt starts without a checkpoint.",
+    )
+    CHECKPOINTS_RETAINED = (
+        "CheckpointsRetained",
+        "The usual PVC has checkpoints of an earlier TrainingJob of the same name, so this one has a new PVC.",
     )
     CHECKPOINT_LEFT_BEHIND = (
         "CheckpointLeftBehind",
@@ -613,7 +634,7 @@ class Metric(DocumentedName):
     )
     BRIDGE_SECONDS = (
         "skysail_bridge_connect_seconds",
-        "Time until the cloud accepted a connection, or answered a request.",
+        "Time until the cloud accepted a connection, or answered a request, by `namespace`, `owner`, `port`.",
     )
     TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "Progress of each TrainingJob, by `namespace`, `name`."
     TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "Current epoch of each TrainingJob, by `namespace`, `name`."

@@ -11,6 +11,7 @@ from skysail.claims.requirements import account_objects, candidates
 from skysail.claims.requirements.candidates import Selection
 from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, Gpu, MemberPod, OwnerRef
+from skysail.cloud import web_app
 from skysail.cloud.account import CloudAccount, GpuRequest
 from skysail.cloud.errors import Rejected
 from skysail.cloud.machine_prices import MachineRequest, price_offers
@@ -36,7 +37,11 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        return max(1, len(self.member_pods))
+        return len(self.member_pods) or self.requirements.replicas
+
+
+# Whether another provider has an offer that fits a pod of this namespace.
+HasOffer = Callable[[str, str, CloudRequirements], bool]
 
 
 class ClaimSpecs:
@@ -46,11 +51,15 @@ class ClaimSpecs:
         self._account = account
         self._claims = claims
         self.limits: Callable[[str], OfferLimits] = lambda _: OfferLimits()
+        self.has_offer: HasOffer = lambda _provider, _namespace, _requirements: True
         self.offers: Callable[[], Awaitable[OfferList | None]] = account.offers
 
     async def build(self, request: ClaimRequest) -> CloudInstanceSpec:
         """Return the spec. Raises `Rejected` with the reason if no offer fits, or if the offers are unknown."""
         requirements, size = request.requirements, request.size
+        if self._account.features.web_apps:
+            # The cloud may run all containers of an App at once.
+            size *= web_app.container_count(requirements.options)
         limits = self.limits(request.owner.namespace)
         may_leave = self._may_leave(request.owner.namespace, requirements, limits)
         selection = await self._select(requirements, limits, may_leave=may_leave)
@@ -82,14 +91,15 @@ class ClaimSpecs:
         )
 
     def _may_leave(self, namespace: str, requirements: CloudRequirements, limits: OfferLimits) -> bool:
-        """Return whether another provider is left that had capacity for all other pods of the same Job.
+        """Return whether another provider is left that fits, and had capacity for all other pods of the same Job.
 
-        Without that check, the pods of a Job would move between exhausted providers without an end.
+        Without that check, the pods of a Job would end and be replaced without an end.
         """
         if not requirements.may_leave:
             return False
         ended = self._claims.by("exhausted", IndexKey(namespace, requirements.job))
-        return bool(limits.alternatives - {claim.spec.provider for claim in ended})
+        others = limits.alternatives - {claim.spec.provider for claim in ended}
+        return any(self.has_offer(provider, namespace, requirements) for provider in sorted(others))
 
     async def _select(self, requirements: CloudRequirements, limits: OfferLimits, *, may_leave: bool) -> Selection:
         """Rank the offers of this cloud. A pod that may leave gets a claim that ends if no offer fits."""
@@ -97,11 +107,16 @@ class ClaimSpecs:
         listed = await self.offers()
         if listed is None:
             raise Rejected(Reason.CLOUD_UNREACHABLE, f"{name} does not list its offers; retried.")
-        priced = price_offers(self._account, listed.offers, _machine(requirements))
-        selection = candidates.select(name, priced, _query(requirements, limits))
+        selection = select(name, listed, requirements, limits)
         if not selection.candidates and not may_leave:
             raise Rejected(selection.reason, selection.message)
         return selection
+
+
+def select(provider: str, listed: OfferList, requirements: CloudRequirements, limits: OfferLimits) -> Selection:
+    """Rank the offers of a provider at the price of the machine that the pod needs. Raises Rejected."""
+    priced = price_offers(listed, _machine(requirements))
+    return candidates.select(provider, priced, _query(requirements, limits))
 
 
 def manifest(name: str, spec: CloudInstanceSpec) -> Manifest:

@@ -143,6 +143,7 @@ def shared_requirements(members: tuple[GangMember, ...]) -> CloudRequirements:
         seconds=min(seconds, default=None),
         grace=max(each.grace for each in every),
         work="",
+        replicas=1,
         max_cost_usd=min(caps, default=None),
         uses_secrets=any(each.uses_secrets for each in every),
         is_automatic=any(each.is_automatic for each in every),

@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from skysail.claims import claim_specs
 from skysail.claims.account_reconciler import SpendAccountReconciler
 from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.limits import budget
@@ -21,7 +22,7 @@ from skysail.claims.orphan_collector import OrphanCollector
 from skysail.claims.policy_reconciler import OffloadPolicyReconciler
 from skysail.claims.provider import ClaimProvider
 from skysail.claims.reconciler import CloudInstanceReconciler, Owners, ProcessState
-from skysail.claims.requirements.cloud_requirements import OfferLimits
+from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
 from skysail.claims.requirements.types import RUNPOD
 from skysail.claims.tracking import cloud_calls
 from skysail.claims.tracking.cloud_calls import CloudCalls
@@ -31,6 +32,7 @@ from skysail.claims.tracking.offer_catalogue import OfferCatalogue
 from skysail.claims.tracking.uptime import Ages
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import CloudAccount, Instance
+from skysail.cloud.errors import Rejected
 from skysail.core.actions import TerminateInstance
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
@@ -140,6 +142,7 @@ class ClaimManager:
         provider.has_seen = inventory.has_seen
         provider.specs.offers = partial(self.offers.find, cloud)
         provider.specs.limits = partial(self._offer_limits, cloud)
+        provider.specs.has_offer = self._has_offer
         return provider
 
     def enqueue_accounts(self, enqueue: Callable[[Key], None]) -> None:
@@ -221,6 +224,17 @@ class ClaimManager:
             cheapest_usd_per_gpu_hour=setting,
             alternatives=frozenset(others & self.listings.keys()),
         )
+
+    def _has_offer(self, provider: str, namespace: str, requirements: CloudRequirements) -> bool:
+        """Return whether a provider has an offer that fits. A provider whose offers are unknown has none."""
+        listed = self.offers.current().get(provider)
+        if listed is None:
+            return False
+        try:
+            selection = claim_specs.select(provider, listed, requirements, self._offer_limits(provider, namespace))
+        except Rejected:
+            return False
+        return bool(selection.candidates)
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
         namespace = new or old

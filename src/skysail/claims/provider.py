@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from skysail.base.names import Condition, Reason
+from skysail.base.names import Condition, EventReason, Reason
 from skysail.claims import claim_specs
 from skysail.claims.claim_specs import ClaimRequest, ClaimSpecs
 from skysail.claims.gangs import GangMember, GangRef, Gangs, shared_requirements
@@ -49,6 +49,8 @@ from skysail.kube.client.errors import AlreadyExists, KubeError, NotFound
 log = logging.getLogger(__name__)
 
 ReadImage = Callable[[str, RegistryCredentials | None], Awaitable[ImageConfig]]
+HasShell = Callable[[str, RegistryCredentials | None], Awaitable[bool | None]]
+RecordEvent = Callable[[RunId, str, str], None]
 
 
 async def _no_gang(_: str) -> GangRef | None:
@@ -59,7 +61,8 @@ class ClaimProvider:
     """Provider of one cloud.
 
     `requirements` returns the requirements of a pod by its UID, `gang` its gang, or None if it has none. `specs` builds
-    the specs of claims. `read_image` reads the config of an image, for clouds that need the command line.
+    the specs of claims. `read_image` reads the config of an image, for clouds that need the command line, and
+    `has_shell` its files, for clouds that need a shell. `record` records an event of a run.
     `has_seen` returns whether the cloud lists an instance of a claim, None if that is unknown. All are called when a
     run starts. `wake` enqueues a claim by name.
     """
@@ -89,6 +92,8 @@ class ClaimProvider:
         self.requirements: Callable[[str], CloudRequirements] = lambda _: CloudRequirements()
         self.gang: Callable[[str], Awaitable[GangRef | None]] = _no_gang
         self.read_image: ReadImage | None = None
+        self.has_shell: HasShell | None = None
+        self.record: RecordEvent = lambda *_: None
         self.has_seen: Callable[[str], bool | None] = lambda _: False
         claims.subscribe(self._changed)
 
@@ -109,7 +114,7 @@ class ClaimProvider:
         """Write the claim with its candidates. Store the launch spec before, so that a reconcile always finds it.
 
         Raises `Rejected` with the reason if no offer fits, if the offers are unknown, or if the cloud needs a command
-        line that cannot be read from the image. Nothing is written then, and the node retries.
+        line or a shell that the image does not have. Nothing is written then, and the node retries.
         """
         pod = self._pods.get(run.pod)
         if pod is None:
@@ -117,8 +122,11 @@ class ClaimProvider:
         gang = await self.gang(run.pod)
         requirements = _with_image(self.requirements(run.pod), container)
         container = await self._with_command(container, requirements.registry_credentials)
+        await self._check_shell(run, container, requirements.registry_credentials)
         member = GangMember(run=run, member=Member(pod, container), requirements=requirements)
         if gang is None:
+            if requirements.replicas > 1:
+                self._check_gang(requirements, requirements.replicas, f"replicas of pod {pod.name}")
             await self._launch(
                 ClaimRequest(owner=_pod_owner(member), launch=run.number, requirements=requirements), member
             )
@@ -230,14 +238,24 @@ class ClaimProvider:
             raise Rejected(Reason.ENTRYPOINT_UNKNOWN, str(error)) from error
         return images.with_command(container, image_config)
 
+    async def _check_shell(self, run: RunId, container: Container, credentials: RegistryCredentials | None) -> None:
+        """Raise Rejected if the cloud needs a shell that the image does not have. A claim was checked before."""
+        if not self._account.features.needs_shell or self.has_shell is None or self._claim(run) is not None:
+            return
+        found = await self.has_shell(container.image, credentials)
+        if found is None:
+            note = f"The files of image {container.image} cannot be read. It fails at {self.name} if it has no /bin/sh."
+            self.record(run, EventReason.SHELL_UNKNOWN, note)
+        elif not found:
+            raise Rejected(
+                Reason.NO_SHELL,
+                f"Image {container.image} has no /bin/sh, under which {self.name} runs programs: use an image with a "
+                "shell, or another cloud.",
+            )
+
     async def _join(self, ref: GangRef, member: GangMember) -> None:
         """Add a rank to its gang, and write the claim when all ranks are there."""
-        if not self.features.gang:
-            raise Rejected(
-                Reason.GANG_NOT_OFFLOADED,
-                f"{self.name} has no private network for the {ref.size} pods of {ref.kind} {ref.name}: use a cloud "
-                "that has one, use one worker, or do not ask for a cloud.",
-            )
+        self._check_gang(member.requirements, ref.size, f"pods of {ref.kind} {ref.name}")
         gang = self._gangs.join(ref, member)
         members = gang.members
         if len({claim.metadata.uid if (claim := self._claim(each.run)) else "" for each in members}) != 1:
@@ -248,6 +266,20 @@ class ClaimProvider:
             gang.problem = error
             self._publish(*(each.run for each in members if each is not member))
             raise
+
+    def _check_gang(self, requirements: CloudRequirements, size: int, members: str) -> None:
+        """Raise Rejected if the cloud cannot run these members together."""
+        if not self.features.gang:
+            raise Rejected(
+                Reason.GANG_NOT_OFFLOADED,
+                f"{self.name} has no private network for the {size} {members}: use a cloud that has one, use one "
+                "worker, or do not ask for a cloud.",
+            )
+        gpus, limits = requirements.gpus, self.features.gang_limits
+        if limits is not None and (
+            problem := limits.problem(self.name, gpus.type if gpus else "", gpus.count if gpus else 0, size)
+        ):
+            raise Rejected(Reason.GANG_NOT_OFFLOADED, problem)
 
     def _gang_request(self, ref: GangRef, members: tuple[GangMember, ...]) -> ClaimRequest:
         pod = members[0].member.pod
@@ -293,6 +325,7 @@ class ClaimProvider:
                 members=tuple(member.member for member in members),
                 # Read the claim, because the pod's annotations may have changed since it was written.
                 gpus=claim_specs.gpus(spec),
+                replicas=1 if spec.member_pods else spec.members,
                 max_lifetime=float(spec.max_lifetime_seconds or self._account.terms.max_lifetime),
                 max_usd_per_hour=spec.max_usd_per_hour,
                 registry_credentials=first.registry_credentials,

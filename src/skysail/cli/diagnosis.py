@@ -13,7 +13,15 @@ from skysail.base.names import Condition as Type
 from skysail.base.names import Reason
 from skysail.cli.durations import age, since
 from skysail.core import conditions
-from skysail.kinds.training.api.training_job import Attempt, Failure, LatestCheckpoint, Progress, TrainingJob
+from skysail.kinds.training.api.training_job import (
+    EPOCH_METRICS,
+    STEP_METRICS,
+    Attempt,
+    Failure,
+    LatestCheckpoint,
+    Progress,
+    TrainingJob,
+)
 from skysail.kinds.training.objects import display_name
 from skysail.kinds.training.plan import failure as failures
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
@@ -49,8 +57,8 @@ _ADVICE: dict[str, str] = {
 }
 _FULL_PERCENT = 100
 _RECREATE_HINT = (
-    "Correct it, then delete the TrainingJob and create it again. Its generated PVC and the checkpoints on it are "
-    "deleted with it: name a PVC of your own in spec.checkpoint.claimName to keep them."
+    "Correct it, then delete the TrainingJob and create it again. Reported checkpoints stay, unless "
+    "spec.checkpoint.retain says otherwise: name their PVC in spec.checkpoint.claimName to resume from them."
 )
 _UNSEEN = (
     "No operator has reconciled the job yet. Check that one runs: `skysail status` on a local cluster, else "
@@ -85,11 +93,17 @@ def progress(reported: Progress, now: datetime) -> str:
         "" if reported.percent is None else f"{reported.percent}%",
         "" if reported.epoch is None else f"epoch {reported.epoch}",
         "" if reported.step is None else f"step {reported.step}",
-        *(f"{metric.name} {metric.value}" for metric in reported.metrics),
+        *(f"{metric.name} {metric.value}" for metric in reported.metrics if metric.name not in _shown(reported)),
         _to_go(reported),
         "" if reported.last_updated_time is None else f"reported {since(reported.last_updated_time, now)} ago",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _shown(reported: Progress) -> frozenset[str]:
+    """Return the metrics that are the epoch and the step, if these are shown."""
+    names = (() if reported.epoch is None else EPOCH_METRICS, () if reported.step is None else STEP_METRICS)
+    return frozenset(name for group in names for name in group)
 
 
 def _to_go(progress: Progress) -> str:

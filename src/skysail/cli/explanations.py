@@ -1,8 +1,9 @@
-"""Explanation of models, pods and claims, for `skysail why`. Pure."""
+"""Explanation of every kind but TrainingJobs, for `skysail why`. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from skysail.base import terminal_text
 from skysail.claims.types import CloudInstance
@@ -56,3 +57,16 @@ def claim(found: CloudInstance) -> Iterator[str]:
             yield f"{condition.type} is {condition.status}: {condition.message}"
     if status.exit is not None:
         yield f"Exit: {status.exit.reason}, code {status.exit.code}. {status.exit.message}".rstrip()
+
+
+def other(kind: str, found: Any) -> Iterator[str]:
+    """Explain an object of any other kind by its phase and its conditions."""
+    meta, status = found.metadata, found.status
+    name = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+    phase = getattr(status, "phase", None) or getattr(status, "state", None)
+    yield f"{name}: {phase or 'no phase'} ({kind})"
+    conditions = [condition for condition in getattr(status, "conditions", ()) if condition.message]
+    for condition in conditions:
+        yield f"{condition.type} is {condition.status}: {condition.message}"
+    if not conditions:
+        yield "Why: no status reported yet."

@@ -7,12 +7,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from skysail.claims.types import CloudInstance
 from skysail.cli import text_table
 from skysail.cli.diagnosis import main_condition
 from skysail.cli.durations import since
+from skysail.core import pod_pending
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.resources import Resource
+from skysail.kube.api.workloads import Pod
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound, NotServed
 
@@ -28,7 +32,7 @@ _KINDS: dict[Group, tuple[CustomKind, ...]] = {
     "all": (TRAINING_JOB, MODEL_DEPLOYMENT, ML_MODEL),
 }
 _MAX_MESSAGE = 80
-_HEADER = ("KIND", "NAME", "PHASE", "PROGRESS", "AGE", "MESSAGE")
+_HEADER = ("KIND", "NAME", "PHASE", "PROGRESS", "COST", "AGE", "MESSAGE")
 _QUIET = {"Running", "Succeeded", "Ready"}
 
 
@@ -41,6 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource: str
     phase: str
     progress: str
+    cost: str
     message: str
     creation_timestamp: str
 
@@ -53,23 +58,47 @@ async def read(client: Client, group: Group, namespace: str) -> list[Row]:
             objects = await client.list_objects(kind.resource, namespace, {}, kind.struct)
         except (NotFound, NotServed):
             continue
-        found += [row(kind, each) for each in objects]
+        found += [row(kind.resource, each) for each in objects]
     return sorted(found, key=lambda each: (each.namespace, each.kind, each.name))
 
 
-def row(kind: CustomKind, object_: Any) -> Row:
-    progress, message = _training(object_) if isinstance(object_, TrainingJob) else _model(object_)
-    resource = kind.resource
+def row(resource: Resource, object_: Any) -> Row:
+    progress, message = _state(object_)
+    kind = f"{resource.kind.lower()}.{resource.group}" if resource.group else resource.kind.lower()
+    status = getattr(object_, "status", None)
     return Row(
         kind=resource.kind,
         namespace=object_.metadata.namespace,
         name=object_.metadata.name,
-        resource=f"{resource.kind.lower()}.{resource.group}/{object_.metadata.name}",
-        phase=object_.status.phase or "",
+        resource=f"{kind}/{object_.metadata.name}",
+        phase=getattr(status, "phase", None) or getattr(status, "state", None) or "",
         progress=progress,
+        cost=_cost(object_),
         message=message,
         creation_timestamp=object_.metadata.creation_timestamp or "",
     )
+
+
+def _state(object_: Any) -> tuple[str, str]:
+    """Return the progress and the message of an object."""
+    if isinstance(object_, TrainingJob):
+        return _training(object_)
+    if isinstance(object_, ModelDeployment | MLModel):
+        return _model(object_)
+    if isinstance(object_, Pod):
+        reason = pod_pending.pending_reason(object_, f"Pod {object_.metadata.name}")
+        return "", "" if reason is None else reason.message
+    conditions = getattr(getattr(object_, "status", None), "conditions", ())
+    return "", next((condition.message for condition in conditions if condition.status == "False"), "")
+
+
+def _cost(object_: Any) -> str:
+    """Return the price and the cost at clouds; empty for what runs in the cluster."""
+    status = getattr(object_, "status", None)
+    cloud = status if isinstance(object_, CloudInstance) else getattr(status, "cloud", None)
+    rate, total = getattr(cloud, "usd_per_hour", None), getattr(cloud, "usd_total", None)
+    words = ("" if rate is None else f"{rate:g} USD/h", "" if total is None else f"{total:g} USD")
+    return ", ".join(word for word in words if word)
 
 
 def render(rows: list[Row], now: datetime, *, with_namespace: bool) -> list[str]:
@@ -82,7 +111,7 @@ def _cells(each: Row, now: datetime, *, with_namespace: bool) -> tuple[str, ...]
     message = "" if each.phase in _QUIET else " ".join(each.message.split())
     short = message if len(message) <= _MAX_MESSAGE else message[:_MAX_MESSAGE].rpartition(" ")[0] + " …"
     age = since(each.creation_timestamp, now) if each.creation_timestamp else ""
-    cells = (each.kind, each.name, each.phase or "-", each.progress or "-", age or "-", short)
+    cells = (each.kind, each.name, each.phase or "-", each.progress or "-", each.cost or "-", age or "-", short)
     return (each.namespace, *cells) if with_namespace else cells
 
 

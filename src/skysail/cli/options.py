@@ -16,6 +16,15 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
+class NamedOutputFormat(StrEnum):
+    """Form of a report about objects that have names: for people, for programs, or only the names."""
+
+    TEXT = "text"
+    JSON = "json"
+    NAME = "name"
+
+
+NamedOutputOption = Annotated[NamedOutputFormat, typer.Option("--output", "-o", help="Form of the output.")]
 OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the output.")]
 OperatorNamespaceOption = Annotated[
     str, typer.Option(envvar="SKYSAIL_OPERATOR_NAMESPACE", help="Namespace of the operator's own objects.")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from skysail.base.errors import UserError
 from skysail.base.names import Condition, Label
+from skysail.base.settings import Settings
 from skysail.cli.cluster import Model
 from skysail.core import conditions
 from skysail.kinds.serving.api.types import ModelDeployment
 from skysail.kinds.serving.spec import revisions
+from skysail.kinds.serving.spec.config import serving_config
+from skysail.kinds.serving.spec.desired import desired_model
 from skysail.kinds.serving.spec.revisions import ControllerRevision, Revision
 from skysail.kube.api.resources import CONTROLLER_REVISION
 from skysail.kube.client.client import Client
@@ -49,6 +54,21 @@ def choose(model: Model, entries: list[Revision], number: int | None) -> Revisio
             f"`skysail rollback {name} --to {now}` and then `skysail rollback {name} --undo`."
         )
     return found
+
+
+def failed_before(model: Model, entries: list[Revision]) -> str:
+    """Return a sentence about the revision of the spec if it was prepared but never served; otherwise nothing."""
+    spec = desired_model(model, serving_config(Settings())).want
+    # Only the operator knows the default images.
+    entry = next((each for each in entries if msgspec.structs.replace(each.want, image=spec.image) == spec), None)
+    if entry is None or entry.outcome == "served":
+        return ""
+    failure = model.status.failure
+    why = f": {failure.message}" if failure is not None and failure.revision == entry.hash else "."
+    return (
+        f" Revision {revision_name(model, entry)} is tried again, although it failed or was stopped before it was "
+        f"served{why} `skysail why {model.metadata.name} -n {model.metadata.namespace}` shows how it goes."
+    )
 
 
 def _has_failed(model: Model) -> bool:

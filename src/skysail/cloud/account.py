@@ -100,6 +100,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     `ranks` are the members of a gang in the order of its launch spec; empty for a single container. The `exit` of a
     gang is that of the rank that failed first, and its message names that rank.
     `app` is the cloud's own group of instances that the instance belongs to, such as an App of Modal.
+    `url` is the persistent address of a web App.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     usd_total: float | None = None
     region: str = ""
     app: str = ""
+    url: str = ""
     ranks: tuple[RankState, ...] = ()
 
     @property
@@ -147,6 +149,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     `create_timeout`: time that the cloud may work on a create whose caller has stopped waiting.
     `absence_threshold`: number of complete inventories that prove absence.
     `max_lifetime`: maximum lifetime of an instance.
+    `forgets_ended`: the cloud does not show a terminated instance any more, so its exit has to be recorded before.
     """
 
     poll_interval: float = 5.0
@@ -154,6 +157,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     create_timeout: float = 21 * 60.0
     absence_threshold: int = 3
     max_lifetime: float = 24 * 3600.0
+    forgets_ended: bool = False
 
 
 # Gets the name of a claim, the step of its launch, and a sentence for the user.

@@ -1,15 +1,18 @@
-"""Configs of images, read from their registries: entry point, arguments, variables, user.
+"""Configs of images, read from their registries: entry point, arguments, variables, user, and whether there is a shell.
 
-Clouds that start a program need its command line. A pod may name none, because the image has one.
+Clouds that start a program need its command line. A pod may name none, because the image has one. Some clouds also need
+a shell in the image.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +23,8 @@ from skysail.base.names import Reason
 from skysail.base.ttl_cache import Memory
 from skysail.cloud import image_names
 from skysail.cloud.account import RegistryCredentials
-from skysail.cloud.errors import OutcomeUnknown, Rejected
+from skysail.cloud.errors import OutcomeUnknown, ProviderError, Rejected
+from skysail.cloud.image_layers import InvalidLayer, LayerReader, ShellSearch
 from skysail.cloud.image_manifests import Config, Descriptor, HistoryStep, Manifest, Platform, Program
 from skysail.cloud.image_names import ImageName
 from skysail.cloud.provider import Container
@@ -35,15 +39,23 @@ _MAX_CONFIGS = 512
 _MAX_CONCURRENT = 8
 _MAX_INDEX_DEPTH = 2
 _MAX_WORDS = 1000
+# A shell is in the lowest layers. Where these limits are reached first, it stays unknown.
+_SHELL_SECONDS = 20.0
+_MAX_LAYERS_BYTES = 96 * 2**20
+_MAX_UNPACKED_BYTES = 2**30
+# An image whose files could not be read is tried again after this time.
+_UNKNOWN_SECONDS = 600.0
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Config of an image. `digest` is that of the manifest or index that the name refers to.
 
-    `has_shell` is True if the image was built or starts with a shell, and None if that is unknown.
+    `has_shell` is True if the image was built or starts with a shell, and None if its layers have to be read to know.
     """
 
     digest: str
@@ -54,6 +66,7 @@ class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
     working_dir: str = ""
     platform: str = f"{_OS}/{_ARCHITECTURE}"
     has_shell: bool | None = None
+    layers: tuple[Descriptor, ...] = ()
 
 
 class ImageReader:
@@ -65,6 +78,7 @@ class ImageReader:
         # Contents never change under their digest. Reached only after the registry has answered for the manifest
         # with the caller's own credentials, so nobody reads a private image through this cache.
         self._configs: Memory[str, Config] = Memory(clock, most=_MAX_CONFIGS)
+        self._shells: Memory[tuple[str, ...], bool | None] = Memory(clock, most=_MAX_CONFIGS)
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
@@ -88,14 +102,62 @@ class ImageReader:
             if not lock.locked():
                 self._locks.pop(key, None)
 
+    async def has_shell(self, image: str, credentials: RegistryCredentials | None = None) -> bool | None:
+        """Return whether an image has /bin/sh, or None if its files cannot be read or are too many. Never raises."""
+        try:
+            async with asyncio.timeout(_SHELL_SECONDS):
+                return await self._shells.get_or_fetch(
+                    _key(image, credentials),
+                    lambda: self._find_shell(image, credentials),
+                    ttl=lambda found: _UNKNOWN_SECONDS if found is None else _TAG_SECONDS,
+                )
+        except TimeoutError:
+            return None
+
+    async def _find_shell(self, image: str, credentials: RegistryCredentials | None) -> bool | None:
+        try:
+            config = await self.read(image, credentials)
+            return config.has_shell or await self._shells.get_or_fetch(
+                ("digest", config.digest),
+                lambda: self._search_layers(image, credentials, config.layers),
+                ttl=lambda found: _UNKNOWN_SECONDS if found is None else math.inf,
+            )
+        except ProviderError as error:
+            log.info("files of image not read", extra={"image": image, "why": str(error)})
+            return None
+
+    async def _search_layers(
+        self, image: str, credentials: RegistryCredentials | None, layers: tuple[Descriptor, ...]
+    ) -> bool | None:
+        """Read the names of all files until one is a shell. Returns None if a layer cannot be read to its end."""
+        name, search, packed, unpacked = image_names.parse(image), ShellSearch(), 0, 0
+        repository = self._client.repository(name, _usable(credentials, name))
+        try:
+            for layer in layers:
+                reader = LayerReader(layer.media_type)
+                async with aclosing(repository.stream(_checked_digest(image, layer.digest))) as pieces:
+                    async for piece in pieces:
+                        for entry in reader.feed(piece):
+                            search.take(entry)
+                        packed += len(piece)
+                        if search.is_found:
+                            return True
+                        if packed > _MAX_LAYERS_BYTES or unpacked + reader.unpacked > _MAX_UNPACKED_BYTES:
+                            return None
+                unpacked += reader.unpacked
+        except InvalidLayer as error:
+            log.info("files of image not read", extra={"image": image, "why": str(error)})
+            return None
+        return False
+
     async def _read(self, image: str, credentials: RegistryCredentials | None) -> ImageConfig:
         name = image_names.parse(image)
         if not name.is_valid:
             raise _rejected(image, "its name is invalid. Write REGISTRY/REPOSITORY:TAG")
-        usable = credentials if credentials and credentials.registry == name.registry else None
+        repository = self._client.repository(name, _usable(credentials, name))
         try:
             async with self._slots, asyncio.timeout(_DEADLINE_SECONDS):
-                return await self._resolve(image, name, self._client.repository(name, usable))
+                return await self._resolve(image, name, repository)
         except TimeoutError as error:
             message = f"Image {image} cannot be read now: registry {name.registry} did not answer in time. Retried."
             raise OutcomeUnknown(message) from error
@@ -110,7 +172,7 @@ class ImageReader:
                 blob = _checked_digest(image, manifest.config.digest)
                 fetch = partial(_config, image, repository, blob)
                 config = await self._configs.get_or_fetch(blob, fetch, ttl=lambda _: math.inf)
-                return _image_config(image, digest, config)
+                return msgspec.structs.replace(_image_config(image, digest, config), layers=manifest.layers)
             reference = _checked_digest(image, _variant(image, manifest.manifests).digest)
         raise _rejected(image, "its indexes are nested too deeply. Push it again")
 
@@ -169,6 +231,11 @@ def _has_shell(argv: tuple[str, ...], history: tuple[HistoryStep, ...]) -> bool 
 def _runs_shell(step: str) -> bool:
     """Return whether a build step ran /bin/sh. `#(nop)` marks a step that only writes the config."""
     return step.removeprefix("RUN ").startswith("/bin/sh -c ") and "#(nop)" not in step
+
+
+def _usable(credentials: RegistryCredentials | None, name: ImageName) -> RegistryCredentials | None:
+    """Return the credentials if they are those of the image's registry."""
+    return credentials if credentials and credentials.registry == name.registry else None
 
 
 def _checked_digest(image: str, digest: str) -> str:

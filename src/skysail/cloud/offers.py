@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from skysail.cloud.machine_rates import MachineRates
+
 Stock = Literal["High", "Medium", "Low", "None", "Unknown"]
 
 _STOCK_ORDER: dict[Stock, int] = {"High": 0, "Medium": 1, "Low": 2, "Unknown": 3, "None": 4}
@@ -44,11 +46,19 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return name.casefold() in {known.casefold() for known in (self.gpu_type, *self.aliases)}
 
 
-class OfferList(msgspec.Struct, frozen=True):
-    """All offers of one cloud. `at`: time of the prices in seconds since 1970."""
+class OfferList(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All offers of one cloud. `at`: time of the prices in seconds since 1970.
+
+    `rates`: rates of CPU and memory, None if the price of an offer is that of the whole machine.
+    `machine_prices.price_offers` adds them to the price.
+    """
 
     offers: tuple[Offer, ...]
     at: float
+    rates: MachineRates | None = None
+
+    def has_same_prices(self, other: OfferList) -> bool:
+        return (self.offers, self.rates) == (other.offers, other.rates)
 
 
 class OfferQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from skysail.cloud.gang_limits import GangLimits
+
 
 class File(msgspec.Struct, frozen=True):
     """One file of a volume, by its path inside the volume."""
@@ -140,6 +142,15 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     groups: frozenset[int] = frozenset()  # more groups of every container
     ephemeral_storage: int | None = None  # bytes on the disk, for all containers and emptyDir volumes together
 
+    @property
+    def dns_names(self) -> tuple[str, ...]:
+        """Return the names under which the other pods of its cluster would find the pod."""
+        if not self.subdomain:
+            return (self.hostname,)
+        short = f"{self.hostname}.{self.subdomain}"
+        local = f"{short}.{self.namespace}"
+        return (f"{local}.svc.cluster.local", f"{local}.svc", local, short, self.hostname)
+
 
 class RunId(msgspec.Struct, frozen=True, order=True):
     """One start of one container."""
@@ -236,9 +247,12 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     supplemental_groups: bool = False
     stats: bool = False
     gang: bool = False
+    gang_limits: GangLimits | None = None  # on the members of a gang; none where any members can be a gang
     live_prices: bool = False
     needs_command: bool = False  # cannot start an image by its own ENTRYPOINT, so a launch spec names the command line
+    needs_shell: bool = False  # runs the program under a shell of the image
     billable: bool = True
+    web_apps: bool = False  # runs servers as web Apps, whose containers it scales (`cloud.web_app`)
 
 
 class Session(Protocol):
@@ -273,7 +287,10 @@ class PortConnection(Protocol):
     """A TCP connection to a port in a pod."""
 
     async def read(self) -> bytes:
-        """Read some bytes. Returns no bytes at the end."""
+        """Read some bytes. Returns no bytes at the end.
+
+        Raises ConnectionError or an error of `cloud.errors` if the connection broke, so that bytes may be missing.
+        """
         ...
 
     async def write(self, data: bytes) -> None: ...

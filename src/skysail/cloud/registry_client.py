@@ -10,8 +10,8 @@ import hashlib
 import re
 import urllib.request
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from urllib.parse import urlencode, urljoin
 
 import msgspec
@@ -31,6 +31,7 @@ MANIFEST_TYPES = (
 )
 _MAX_BYTES = 4 * 2**20
 _MAX_TOKEN_BYTES = 2**18
+_PIECE_BYTES = 2**16
 _MAX_REDIRECTS = 5
 _TIMEOUT = ClientTimeout(total=20, sock_connect=10, sock_read=10)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "skysail"}
@@ -122,9 +123,26 @@ class Repository:
         """Return a small blob, verified by its digest. Raises an error of `cloud.errors`."""
         return await self._read(f"blobs/{digest}", digest, {})
 
+    async def stream(self, digest: str) -> AsyncGenerator[bytes, None]:
+        """Yield a blob of any size, piece by piece. The pieces are not verified. Raises an error of `cloud.errors`."""
+        with self._translated():
+            async with self._opened(self._base.join(URL(f"blobs/{digest}", encoded=True)), {}) as answer:
+                async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                    yield piece
+
     async def _read(self, path: str, reference: str, headers: Mapping[str, str]) -> bytes:
+        with self._translated():
+            async with self._opened(self._base.join(URL(path, encoded=True)), headers) as answer:
+                body = await self._whole(answer, _MAX_BYTES)
+        if reference.startswith("sha256:") and f"sha256:{hashlib.sha256(body).hexdigest()}" != reference:
+            raise self._unknown(f"sent content that does not match {reference}")
+        return body
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn errors of the connection into errors of `cloud.errors`."""
         try:
-            body = await self._get(self._base.join(URL(path, encoded=True)), headers)
+            yield
         except AddressDenied as error:
             raise self._rejected(
                 f"{error}, which the operator does not connect to. Set `command`, or add the registry to the "
@@ -134,19 +152,18 @@ class Repository:
             raise self._unknown("did not answer in time") from error
         except (ClientError, OSError) as error:
             raise self._unknown(f"cannot be reached ({type(error).__name__})") from error
-        if reference.startswith("sha256:") and f"sha256:{hashlib.sha256(body).hexdigest()}" != reference:
-            raise self._unknown(f"sent content that does not match {reference}")
-        return body
 
-    async def _get(self, url: URL, headers: Mapping[str, str]) -> bytes:
-        """Send a request; log in once if the registry requires it."""
+    @asynccontextmanager
+    async def _opened(self, url: URL, headers: Mapping[str, str]) -> AsyncIterator[ClientResponse]:
+        """Yield a successful answer; log in once if the registry requires it."""
         for _ in range(2):
             async with self._followed(url, headers) as answer:
                 if answer.status == _UNAUTHORIZED and answer.url.origin() == self._base.origin():
                     challenge = answer.headers.get("WWW-Authenticate", "")
                 else:
                     self._raise_for_status(answer)
-                    return await self._whole(answer, _MAX_BYTES)
+                    yield answer
+                    return
             self._authorization = await self._log_in(challenge)
         raise self._no_permission(_UNAUTHORIZED)
 

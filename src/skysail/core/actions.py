@@ -40,12 +40,14 @@ class Create(msgspec.Struct, frozen=True):
     """Create an object that is never updated, because the API server would reject updates. Skipped if it exists.
 
     Costs the API server two thirds of an apply. `owner` is None for an object that outlives every other one. Such an
-    object has the label managed-by of Skysail; one without it is a name conflict.
+    object has the label managed-by of Skysail; one without it is a name conflict. `may_be_released`: an existing object
+    without an owner is the same one if it has all labels of the manifest.
     """
 
     resource: Resource
     manifest: Manifest
     owner: Owner | None
+    may_be_released: bool = False
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -93,6 +95,14 @@ class PatchMetadata(msgspec.Struct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
+class SetOwner(msgspec.Struct, frozen=True):
+    """Make an object go with its owner, or outlive every other one (None), if it is unchanged since it was read."""
+
+    resource: Resource
+    object: Object
+    owner: Owner | None
+
+
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
     """Bind a pod to a node, if the pod is unchanged since it was read and has no node. Irreversible.
 
@@ -136,6 +146,7 @@ Action = (
     | PatchSpec
     | PatchStatus
     | PatchMetadata
+    | SetOwner
     | Bind
     | LaunchInstance
     | TerminateInstance

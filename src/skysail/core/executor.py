@@ -25,6 +25,7 @@ from skysail.core.actions import (
     PatchSpec,
     PatchStatus,
     SetFinalizers,
+    SetOwner,
     TerminateInstance,
 )
 from skysail.core.drift import DriftDetector
@@ -119,7 +120,7 @@ class Performer:
         was = root.metadata
         return now is None or (now.metadata.uid, now.metadata.is_deleting) != (was.uid, was.is_deleting)
 
-    async def execute(self, root: ObjectRef, action: Action) -> Object | None:  # noqa: PLR0911 (one per action)
+    async def execute(self, root: ObjectRef, action: Action) -> Object | None:  # noqa: C901, PLR0911 (one per action)
         """Execute one action. Returns the written object, or None if nothing was written or the object is deleted.
 
         Raises CrossNamespace if the action is about an object in another namespace than the root.
@@ -139,6 +140,9 @@ class Performer:
             case PatchMetadata():
                 added = {"labels": action.labels, "annotations": action.annotations}
                 return await self._patch(root, "patch metadata", action, metadata=added)
+            case SetOwner():
+                owners = [] if action.owner is None else [_reference(action.owner)]
+                return await self._patch(root, "set owner", action, metadata={"ownerReferences": owners})
             case Bind():
                 await self._bind(root, action)
             case LaunchInstance():
@@ -191,7 +195,8 @@ class Performer:
         elif existing is None:
             existing = await self._get_live(resource, key)
         if existing is not None:
-            _reject_foreign(resource, existing, action.owner)
+            if not _is_released(existing, action, manifest):
+                _reject_foreign(resource, existing, action.owner)
             if existing.metadata.is_deleting:
                 # The name is free once the object is deleted; the deletion event triggers the next reconcile.
                 return None
@@ -242,7 +247,7 @@ class Performer:
         self,
         root: ObjectRef,
         verb: str,
-        action: SetFinalizers | PatchSpec | PatchMetadata,
+        action: SetFinalizers | PatchSpec | PatchMetadata | SetOwner,
         *,
         metadata: Manifest | None = None,
         spec: Manifest | None = None,
@@ -424,6 +429,13 @@ def _namespace(action: Action) -> str:
             return ""
         case _:
             return action.object.metadata.namespace
+
+
+def _is_released(existing: Object, action: Apply | Create, manifest: Manifest) -> bool:
+    """Return whether the object is the one of this action, which outlives its owner."""
+    labels = existing.metadata.labels or {}
+    is_same = all(labels.get(name) == value for name, value in manifest["metadata"]["labels"].items())
+    return isinstance(action, Create) and action.may_be_released and existing.metadata.controller is None and is_same
 
 
 def _reject_foreign(resource: Resource, existing: Object, owner: Owner | None) -> None:

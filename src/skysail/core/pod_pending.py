@@ -137,8 +137,9 @@ def _held(who: str, reason: str, message: str, previous: str) -> PendingReason:
         return PendingReason(
             Reason.UNSUPPORTED, f"{who} cannot run on its node: unsupported fields: {truncate(message)}"
         )
-    if reason == Reason.ENTRYPOINT_UNKNOWN:
-        return PendingReason(Reason.ENTRYPOINT_UNKNOWN, f"{who} does not start: {truncate(message)}")
+    for image_reason in (Reason.ENTRYPOINT_UNKNOWN, Reason.NO_SHELL):
+        if reason == image_reason:
+            return PendingReason(image_reason, f"{who} does not start: {truncate(message)}")
     if reason in _NO_CONFIG:
         return PendingReason(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {reason_text}")
     return PendingReason(Reason.STARTING, f"{who} does not start: {reason_text}")

@@ -7,16 +7,19 @@ import random
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.limits import launch_history
 from skysail.claims.limits.spend_account import Reservation, SpendAccount
 from skysail.claims.manager import ClaimManager, ClaimSettings
 from skysail.claims.reconciler import INDEXES
-from skysail.claims.requirements.cloud_requirements import OfferLimits
+from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
 from skysail.claims.snapshot import Observed, OwnerState
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import OutcomeUnknown
+from skysail.cloud.offers import Offer, OfferList
 from skysail.core.actions import LaunchInstance, TerminateInstance
 from skysail.kube.api.fields import Condition
 from skysail.kube.api.objects import Key, Meta, Object
@@ -51,16 +54,18 @@ class Known:
 
 
 class Harness:
-    def __init__(self, *instances) -> None:
+    def __init__(self, *instances, others=None) -> None:
         self.cloud = ScriptedCloud(*instances)
+        clouds = {CLOUD: self.cloud}
+        for name, offers in (others or {}).items():
+            clouds[name] = ScriptedCloud()
+            clouds[name].offered = OfferList(offers or (), 0.0)
         self.claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         self.claims.synced.set()
         client = Client(ApiModel(World([CLOUD_INSTANCE.resource])))
         around = ClaimDependencies(lambda: NOW, asyncio.get_running_loop().time, random.Random(1))
         claim_settings = ClaimSettings(cluster=CLUSTER, identity="me")
-        self.bureau = ClaimManager(
-            client, self.claims, {CLOUD: self.cloud}, Known(), claim_settings=claim_settings, deps=around
-        )
+        self.bureau = ClaimManager(client, self.claims, clouds, Known(), claim_settings=claim_settings, deps=around)
         self.woken: list[Key] = []
         self.bureau.on_change(self.woken.append)
 
@@ -294,3 +299,26 @@ def test_manager_provider_takes_the_limits_of_all_policies():
 def written(of: SpendAccount, version: str) -> SpendAccount:
     metadata = msgspec.structs.replace(of.metadata, resource_version=version)
     return msgspec.structs.replace(of, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("offered", "want"),
+    [
+        ((Offer(provider="other", gpu_type="T4", usd_per_hour=0.5),), True),
+        ((Offer(provider="other", gpu_type="T4", usd_per_hour=0.61),), False),
+        ((Offer(provider="other", gpu_type="A40", usd_per_hour=0.1),), False),
+        (None, False),
+    ],
+    ids=["fits", "too dear", "other GPU", "unknown"],
+)
+def test_another_provider_is_an_alternative_only_with_an_offer_that_fits(offered, want):
+    """Otherwise the pods of a Job would leave a provider without capacity, and come back, without an end."""
+
+    async def test() -> None:
+        harness = Harness(others={"other": offered})
+        if offered is not None:
+            await harness.bureau.offers.poll("other")
+        asked = CloudRequirements(gpus=GpuRequest("T4", 1), max_usd_per_hour=0.6, may_leave=True, is_cheapest=True)
+        assert harness.bureau._has_offer("other", "n", asked) is want
+
+    virtual_time.run(test())

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from skysail.base.names import Condition as Conditions
-from skysail.base.names import Finalizer, Reason
+from skysail.base.names import EventReason, Finalizer, Reason
 from skysail.claims.provider import ClaimProvider
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
@@ -168,6 +168,46 @@ def test_start_image_unreadable_writes_nothing(error):
             await quay.start()
         assert caught.value.reason == Reason.ENTRYPOINT_UNKNOWN
         assert (quay.stored, quay.orders.get(NAME)) == ({}, None)
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    ("found", "events"), [(True, []), (None, [(RUN, EventReason.SHELL_UNKNOWN)])], ids=["shell", "unknown"]
+)
+def test_start_image_with_a_shell_or_unknown_is_launched(found, events):
+    async def test() -> None:
+        quay, recorded = Quay(), []
+        quay.cloud.features = Features(needs_shell=True)
+
+        async def has_shell(_image: str, _given: RegistryCredentials | None) -> bool | None:
+            return found
+
+        quay.provider.has_shell = has_shell
+        quay.provider.record = lambda run, reason, _: recorded.append((run, reason))
+        await quay.start()
+        assert (list(quay.stored), recorded) == ([NAME], events)
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(("needs_shell", "claims"), [(True, []), (False, [NAME])])
+def test_start_image_without_a_shell_writes_nothing_if_the_cloud_needs_one(needs_shell, claims):
+    async def test() -> None:
+        quay = Quay()
+        quay.cloud.features = Features(needs_shell=needs_shell)
+
+        async def has_shell(_image: str, _given: RegistryCredentials | None) -> bool | None:
+            return False
+
+        quay.provider.has_shell = has_shell
+        if needs_shell:
+            with pytest.raises(Rejected, match="no /bin/sh") as caught:
+                await quay.start()
+            assert caught.value.reason == Reason.NO_SHELL
+        else:
+            await quay.start()
+        assert list(quay.stored) == claims
 
     run_virtual(test)
 

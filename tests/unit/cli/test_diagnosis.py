@@ -126,7 +126,7 @@ def test_a_rank_that_died_is_told_with_all_that_is_known():
         (
             {"phase": "Failed", "conditions": [condition("BackoffLimitExceeded", "All retries are used up.")]},
             "Why: All retries are used up.",
-            "name a PVC of your own in spec.checkpoint.claimName to keep them",
+            "name their PVC in spec.checkpoint.claimName to resume from them",
         ),
         (
             {
@@ -232,3 +232,13 @@ def test_the_bar_is_as_long_as_the_training_is_far(status, full, want):
     shown = console.file.getvalue()
     assert want in shown
     assert (shown.count("━") if full else 0) == full
+
+
+def test_progress_names_the_epoch_once():
+    metrics = [
+        {"name": "epoch", "value": "1.5"},
+        {"name": "global_step", "value": "30"},
+        {"name": "loss", "value": "2"},
+    ]
+    shown = told(job(phase="Running", progress={"epoch": 1, "step": 30, "metrics": metrics}))
+    assert "Progress: epoch 1, step 30, loss 2" in shown.splitlines()

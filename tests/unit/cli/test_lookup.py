@@ -1,5 +1,7 @@
 """The object that `skysail why` is asked about, and its explanation."""
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -8,8 +10,11 @@ import pytest
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cli import explanations, lookup
 from skysail.cli.cluster import Ambiguous, ObjectNotFound
+from skysail.cli.commands import why
+from skysail.cli.options import NamedOutputFormat
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import POD
 from skysail.kube.api.workloads import Pod
 from skysail.kube.client.errors import Forbidden
@@ -63,7 +68,7 @@ class Client:
     ],
 )
 async def test_find_by_name_or_by_kind_and_name(desired, objects, found):
-    assert await lookup.find(Client(*objects), "ml", desired) == found
+    assert (await lookup.find(Client(*objects), "ml", desired)).object == found
 
 
 async def test_find_several_objects_of_one_name_names_each():
@@ -80,7 +85,7 @@ async def test_find_what_is_not_there_is_said(desired, words):
 
 async def test_find_kinds_that_may_not_be_read_are_passed_over():
     client = Client((TRAINING_JOB.resource, JOB), forbids=("ModelDeployment", "MLModel", "Pod", "CloudInstance"))
-    assert await lookup.find(client, "ml", "iris") == JOB
+    assert (await lookup.find(client, "ml", "iris")).object == JOB
 
 
 def test_model_explains_the_failure_with_its_log():
@@ -108,3 +113,34 @@ def test_pod_explains_why_it_does_not_run(status, line):
 
 def test_claim_names_cloud_and_owner():
     assert list(explanations.claim(CLAIM)) == ["iris: not seen yet (claim at modal for Pod ml/p)"]
+
+
+@pytest.mark.parametrize("kind", lookup._OTHERS, ids=lambda kind: kind.resource.kind)
+async def test_every_kind_of_ours_is_found_and_explained(kind):
+    found = msgspec.convert({"metadata": META}, Object)
+    client = Client((kind.resource, found))
+    for desired in ("iris", f"{kind.resource.kind}/iris"):
+        assert await lookup.find(client, "ml", desired) == (kind.resource, found)
+
+
+def test_an_object_of_another_kind_is_explained_by_its_conditions():
+    condition = SimpleNamespace(type="Ready", status="False", message="No account.")
+    status = SimpleNamespace(phase="Pending", conditions=(condition,))
+    found = SimpleNamespace(metadata=msgspec.convert(META, Meta), status=status)
+    assert list(explanations.other("ModalEndpoint", found)) == [
+        "ml/iris: Pending (ModalEndpoint)",
+        "Ready is False: No account.",
+    ]
+
+
+def test_why_tells_programs_the_same_as_people():
+    found = lookup.Found(MODEL_DEPLOYMENT.resource, MODEL)
+    assert why._for_programs(found, [], NamedOutputFormat.NAME) == "modeldeployment.mlops.sathvik.dev/iris"
+    told = json.loads(why._for_programs(found, ["w"], NamedOutputFormat.JSON))
+    assert (told["kind"], told["name"], told["warnings"], told["status"]["phase"]) == (
+        "ModelDeployment",
+        "iris",
+        ["w"],
+        "Failed",
+    )
+    assert "Why: No model." in told["explanation"]

@@ -62,7 +62,9 @@ def test_read_image_returns_its_config(open_registry):
         user="7:8",
         working_dir="/w",
         has_shell=True,
+        layers=found.layers,
     )
+    assert len(found.layers) == 1
 
 
 def test_read_by_digest_returns_its_config(open_registry):
@@ -291,3 +293,55 @@ def test_with_command_combines_as_kubernetes_does(command, args, entrypoint, cmd
 def test_with_command_image_without_program_is_rejected():
     with pytest.raises(Rejected, match="neither ENTRYPOINT nor CMD"):
         with_command(Container(name="main", image="i"), ImageConfig(digest="d"))
+
+
+def finds_shell(image: str, allowed: tuple[str, ...], credentials: RegistryCredentials | None = None) -> bool | None:
+    async def run() -> bool | None:
+        reader = ImageReader(allowed)
+        try:
+            return await reader.has_shell(image, credentials)
+        finally:
+            await reader.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("layers", "found"),
+    [
+        ([{"app": b"x"}, {"bin/sh": b"x"}], True),
+        ([{"app": b"x"}, {"usr/bin/python3": b"x"}], False),
+        ([], False),
+    ],
+)
+def test_has_shell_reads_the_files_of_the_layers(open_registry, layers, found):
+    pushed = registry.image({"Cmd": ["/app"]}, *map(registry.layer, layers))
+    name = open_registry.push(f"team/shell-{secrets.token_hex(4)}", "v1", pushed)
+    assert finds_shell(name, open_registry.allowed) is found
+
+
+def test_has_shell_of_an_image_that_ran_one_reads_no_layer(open_registry):
+    pushed = registry.image({"Cmd": ["sh", "-c", "true"]}, registry.layer({"app": b"x"}))
+    assert finds_shell(open_registry.push("team/built", "v1", pushed), open_registry.allowed) is True
+
+
+def test_has_shell_of_an_image_that_cannot_be_read_is_unknown(open_registry, private_registry):
+    assert finds_shell(f"{open_registry.host}/team/none:v1", open_registry.allowed) is None
+    pushed = registry.image({"Cmd": ["/app"]}, registry.layer({"app": b"x"}))
+    private = private_registry.push("team/secret", "v1", pushed)
+    assert finds_shell(private, private_registry.allowed) is None
+    login = RegistryCredentials(private_registry.host, "reader", PASSWORD)
+    assert finds_shell(private, private_registry.allowed, login) is False
+
+
+def test_has_shell_of_a_layer_that_is_damaged_or_too_large_is_unknown(open_registry, monkeypatch):
+    pushed = registry.image({"Cmd": ["/app"]}, registry.layer({"app": secrets.token_bytes(300_000)}))
+    name = open_registry.push("team/large", "v1", pushed)
+    monkeypatch.setattr("skysail.cloud.images._MAX_LAYERS_BYTES", 100_000)
+    assert finds_shell(name, open_registry.allowed) is None
+    monkeypatch.undo()
+    assert finds_shell(name, open_registry.allowed) is False
+    zstd = registry.image({"Cmd": ["/app"]}, registry.layer({"app": b"x"}))
+    manifest = zstd.manifest.replace(registry.LAYER.encode(), b"application/vnd.oci.image.layer.v1.tar+zstd")
+    name = open_registry.push("team/zstd", "v1", registry.Image(manifest=manifest, blobs=zstd.blobs))
+    assert finds_shell(name, open_registry.allowed) is None

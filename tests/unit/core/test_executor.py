@@ -23,6 +23,7 @@ from skysail.core.actions import (
     PatchSpec,
     PatchStatus,
     SetFinalizers,
+    SetOwner,
     TerminateInstance,
 )
 from skysail.core.drift import DriftDetector
@@ -464,3 +465,24 @@ def test_patch_metadata_adds_and_keeps_others():
             await stage.perform(PatchMetadata(resource=POD, object=seen, labels={"e": "5"}))
 
     run_virtual(test)
+
+
+def test_an_object_that_was_released_from_its_owner_is_neither_a_conflict_nor_created_again() -> None:
+    async def test() -> None:
+        harness = Harness()
+        owner = await harness.owner()
+        manifest = {**config_map("child"), "apiVersion": "v1", "kind": "ConfigMap"}
+        manifest["metadata"] = {"name": "child", "namespace": "default", "labels": {"of": owner.object.metadata.uid}}
+        await harness.performer.execute(ROOT, Create(CONFIG_MAP, manifest, owner))
+        child = await harness.client.get(CONFIG_MAP, "default", "child", Object)
+        await harness.performer.execute(ROOT, SetOwner(CONFIG_MAP, child, None))
+        child = await harness.client.get(CONFIG_MAP, "default", "child", Object)
+        assert child.metadata.owner_references == ()
+        assert await harness.performer.execute(ROOT, Create(CONFIG_MAP, manifest, owner, may_be_released=True)) is None
+        with pytest.raises(NameConflict):
+            await harness.performer.execute(ROOT, Create(CONFIG_MAP, manifest, owner))
+        await harness.performer.execute(ROOT, SetOwner(CONFIG_MAP, child, owner))
+        child = await harness.client.get(CONFIG_MAP, "default", "child", Object)
+        assert child.metadata.is_controlled_by(owner.object.metadata)
+
+    virtual_time.run(test())

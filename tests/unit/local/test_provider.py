@@ -150,9 +150,47 @@ async def test_a_start_that_failed_by_mistake_can_be_tried_again(talk, tmp_path)
 async def test_an_image_without_command_or_entry_point_is_refused(talk, tmp_path):
     Rules(tmp_path / "home" / "images.json").add(Rule(pattern="bare", packages=None))
     run = RunId(await talk.pod(), "main", 0)
-    with pytest.raises(Rejected, match="skysail image add bare --entrypoint") as rejected:
-        await talk.provider.start(run, Container(name="main", image="bare", args=("x",)))
+    with pytest.raises(Rejected, match="skysail image add bare --cmd") as rejected:
+        await talk.provider.start(run, Container(name="main", image="bare"))
     assert rejected.value.reason == "EntrypointUnknown"
+
+
+async def test_args_of_an_image_without_entry_point_are_the_command(talk, tmp_path):
+    Rules(tmp_path / "home" / "images.json").add(Rule(pattern="bare", packages=None))
+    run = RunId(await talk.pod(), "main", 0)
+    await talk.provider.start(run, Container(name="main", image="bare", args=("echo", "ahoy")))
+    assert await talk.said(run) == "ahoy\n"
+
+
+async def test_several_folders_are_copied_one_inside_the_other_too(talk, tmp_path):
+    for name in ("code", "data"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text(f"{name}\n")
+    copied = (CopiedDir(f"{tmp_path}/data", "/workspace/data"), CopiedDir(f"{tmp_path}/code", "/workspace"))
+    Rules(tmp_path / "home" / "images.json").add(Rule(pattern="app", packages=None, copied=copied))
+    run = RunId(await talk.pod(), "main", 0)
+    await talk.provider.start(
+        run, Container(name="main", image="app", args=("cat", "/workspace/x", "/workspace/data/x"))
+    )
+    assert await talk.said(run) == "code\ndata\n"
+
+
+@pytest.mark.parametrize(("once", "is_over"), [(True, True), (False, False)])
+async def test_attach_ends_with_its_input_and_closes_stdin_only_with_stdin_once(talk, once, is_over):
+    run = RunId(await talk.pod(), "main", 0)
+    shell = msgspec.structs.replace(talk.shell("cat; echo closed"), stdin=True, stdin_once=once)
+    await talk.provider.start(run, shell)
+    session = await talk.provider.attach(run, stdin=True)
+    await session.write(b"ahoy\n")
+    await session.close_stdin()
+    said = b"".join([piece.data async for piece in session.output()])
+    assert said == (b"ahoy\nclosed\n" if is_over else b"ahoy\n")
+    assert await session.wait() == 0
+    await session.close()
+    if not is_over:
+        second = await talk.provider.attach(run, stdin=True)
+        await second.write(b"again\n")
+        assert "again" in await hear(second.output(), "again")
 
 
 async def test_the_command_to_make_an_image_known_can_be_pasted_whatever_its_name_is(talk):
@@ -167,7 +205,7 @@ async def test_an_entry_point_runs_with_the_containers_arguments_in_a_copy_of_it
     code = tmp_path / "code"
     code.mkdir()
     (code / "x").write_text("copied\n")
-    rule = Rule(pattern="app", packages=None, entrypoint=("sh", "-c"), copied=CopiedDir(str(code), "/workspace"))
+    rule = Rule(pattern="app", packages=None, entrypoint=("sh", "-c"), copied=(CopiedDir(str(code), "/workspace"),))
     Rules(tmp_path / "home" / "images.json").add(rule)
     run = RunId(await talk.pod(), "main", 0)
     await talk.provider.start(run, Container(name="main", image="app", args=("pwd; cat x; echo changed > x",)))

@@ -117,6 +117,15 @@ async def test_a_follower_hears_everything_until_the_run_has_ended(tmp_path):
     assert await following == b"before\n" + b"".join(b"%d\n" % n for n in range(50)) + b"no line end"
 
 
+async def test_a_last_line_without_an_end_gains_none(store):
+    writer = store.writer(RUN)
+    writer.write(Output("stdout", 1.0, b"one\ntwo"))
+    writer.close()
+    assert await read(store) == b"one\ntwo"
+    assert await read(store, tail=1) == b"two"
+    assert (await read(store, timestamps=True)).endswith(b"Z two")
+
+
 async def test_a_follower_that_is_too_slow_goes_on_with_what_is_left(tmp_path):
     store = LogStore(tmp_path, RotationPolicy(file_bytes=60, files=2))
     writer = store.writer(RUN)

@@ -282,6 +282,9 @@ def _sync_status(snapshot: Snapshot, instances: tuple[Instance, ...]) -> Plan:
     status = claim_status.mirror_instance(snapshot, kept)
     if kept.state == "ended":
         return termination.on_ended(snapshot, kept, status)
+    if kept.exit is not None and snapshot.timings.forgets_ended and snapshot.object.status.exit is None:
+        # Record the exit first: after a crash, a finished program whose instance is gone would run again.
+        return Plan(status=status, requeue_after=0.0)
     end = termination.pending_termination(snapshot) or termination_reason(snapshot)
     if end is None and termination.has_just_finished(snapshot, kept):
         # Do not write Terminating yet: most clouds confirm at once, which saves a status write.

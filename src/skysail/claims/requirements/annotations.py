@@ -20,6 +20,7 @@ from skysail.claims.requirements.types import (
     OwnerLink,
     PodSpecView,
 )
+from skysail.cloud import web_app
 from skysail.cloud.account import GpuRequest
 
 _PREFIXES = ("modal-operator.io/", "modal.com/", "runpod.io/")
@@ -42,6 +43,7 @@ _OPTIONS = {
     Annotation.RUNPOD_TEMPLATE_ID: ("template-id", _ID, "the id of a template"),
     Annotation.RUNPOD_REGISTRY_AUTH: ("container-registry-auth-id", _ID, "the id of registry credentials"),
     Annotation.MODAL_REGION: ("modal-region", _ID, "a region such as us-east"),
+    Annotation.MODAL_APP: (web_app.OPTION, web_app.PATTERN, "a name and numbers, such as web,min=0,max=3"),
     Annotation.MODAL_VOLUMES: (
         "modal-volumes",
         rf"{_MODAL_VOLUME}(?:, ?{_MODAL_VOLUME}){{0,31}}",
@@ -134,6 +136,7 @@ def parse(
         overrides=overrides,
         options=_options(reader, {"datacenter-ids": regions, "allowed-cuda-versions": cuda_versions}),
         tunnel_port=_tunnel_port(reader),
+        replicas=_replicas(reader),
         not_honoured=tuple(_not_honoured(reader)),
         unknown=tuple(name for name in reader.names if _is_unknown(name)),
         warnings=tuple(reader.warnings),
@@ -244,13 +247,21 @@ def _tunnel_port(reader: AnnotationReader) -> int | None:
     return None
 
 
+def _replicas(reader: AnnotationReader) -> int:
+    """Return how many containers run together. More than one need a private network."""
+    count = reader.integer(Annotation.MODAL_REPLICAS, default=1, least=1, most=10_000) or 1
+    if count > 1 and not reader.is_true(Annotation.MODAL_I6PN):
+        reader.fail(
+            Annotation.MODAL_REPLICAS,
+            f"{count} replicas need a private network. Set {Annotation.MODAL_I6PN} to true, or replicas to 1.",
+        )
+    return count
+
+
 def _not_honoured(reader: AnnotationReader) -> Iterator[str]:
     """Yield annotations that would change the pod and have no effect yet."""
-    for name in (Annotation.MODAL_I6PN, Annotation.RUNPOD_INTERRUPTIBLE):
-        if reader.is_true(name):
-            yield name
-    if (reader.integer(Annotation.MODAL_REPLICAS, default=1, least=1, most=10_000) or 1) > 1:
-        yield Annotation.MODAL_REPLICAS
+    if reader.is_true(Annotation.RUNPOD_INTERRUPTIBLE):
+        yield Annotation.RUNPOD_INTERRUPTIBLE
     if reader.text(Annotation.MODAL_HANDLER):
         yield Annotation.MODAL_HANDLER
 

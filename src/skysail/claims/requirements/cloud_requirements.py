@@ -14,6 +14,7 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
     replace each other. `gpus` and the fields from `gpu_memory` to `options` are those of the pod's `OffloadRequest`;
     `max_usd_per_hour` is a cap on the whole machine.
+    `replicas`: copies of the container that run together behind the pod.
     `size`: CPU and memory that the cloud provides and bills.
     `is_cheapest`: the pod leaves the choice of the provider to the ranking of offers.
     `may_leave`: the pod belongs to a Job, and its replacement may go to another provider. Then the pod ends if no
@@ -21,6 +22,7 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     gpus: GpuRequest | None = None
+    replicas: int = 1
     size: ResourceLimits = ResourceLimits()
     seconds: float | None = None
     grace: float = 30.0

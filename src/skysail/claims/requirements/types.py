@@ -25,6 +25,7 @@ class ResourcesView(_View, frozen=True):
 
 
 class ContainerView(_View, frozen=True):
+    name: str = ""
     resources: ResourcesView | None = None
 
 
@@ -101,6 +102,7 @@ class OffloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     `max_lifetime`: seconds; None if the pod sets none.
     `options`: further settings of one provider by their annotation's name without its prefix, such as `template-id`.
     `tunnel_port`: the port that a tunnel leads to; None without a tunnel.
+    `replicas`: containers that run together behind the pod, as a gang.
     `not_honoured`: annotations that are understood and have no effect yet. `unknown`: annotations of the clouds'
     prefixes that are not understood.
     `errors`: reasons why nothing may be launched, each a sentence with its fix. `warnings`: values that fell back.
@@ -121,6 +123,7 @@ class OffloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     overrides: ContainerOverrides | None = None
     options: tuple[tuple[str, str], ...] = ()
     tunnel_port: int | None = None
+    replicas: int = 1
     not_honoured: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     warnings: tuple[Warned, ...] = ()

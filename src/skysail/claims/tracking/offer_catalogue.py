@@ -63,7 +63,7 @@ class OfferCatalogue:
                 return
             self._failed.discard(cloud)
             old, self._lists[cloud] = self._lists.get(cloud), listed
-        if old is None or old.offers != listed.offers:
+        if old is None or not old.has_same_prices(listed):
             for enqueue in self._listeners:
                 enqueue()
 

@@ -78,7 +78,7 @@ class OfferPublisher:
         data = {
             provider: msgspec.json.encode(listed).decode()
             for provider, listed in current.items()
-            if published is None or provider not in published or published[provider].offers != listed.offers
+            if published is None or provider not in published or not published[provider].has_same_prices(listed)
         }
         if published is None and data:
             metadata = {"name": NAME, "namespace": self._namespace}

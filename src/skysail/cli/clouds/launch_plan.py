@@ -13,15 +13,18 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from skysail.base.names import Annotation, Reason
+from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED, Annotation, Reason
 from skysail.base.settings import NodeSettings
 from skysail.claims.limits.spend_account import SpendAccountStatus
 from skysail.claims.requirements.types import OffloadRequest
 from skysail.cli.clouds import plan_report
+from skysail.cli.clouds.cloud_objects import CloudNode
 from skysail.cli.clouds.launch_permission import Launch, PermissionCheck
 from skysail.cli.clouds.plan_facts import ClusterFacts, cloud_settings
 from skysail.cli.clouds.plan_report import CLUSTER, OfferLine, PlanReport, WorkloadPlan
 from skysail.cli.clouds.workloads import Workload
+from skysail.cloud.gang_limits import GangLimits
+from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.simulated.account import features_of
 from skysail.cloud.simulated.vendors import MODAL, VENDORS
@@ -45,6 +48,8 @@ from skysail.node import pod_types
 from skysail.node.config import cloud_pod
 from skysail.node.sync import cloud_requirements, unsupported_fields
 
+# Accounts that run any gang.
+_PRETENDED = {ACCOUNT_MOCK, ACCOUNT_SIMULATED}
 # Features of a cloud that can do all. A field that such a cloud does not support is supported by none.
 _FEATURES = replace(features_of(MODAL), multi_container=False)
 
@@ -138,6 +143,7 @@ class _Planner:
             offers=self._offer_list(settings.provider),
             unsupported=_unsupported(pod, settings.provider),
             has_private_network=VENDORS[settings.provider].private_network if settings.provider in VENDORS else False,
+            gang_limits=_gang_limits(settings.provider, node),
         )
 
     def _offer_list(self, provider: str) -> OfferList | None:
@@ -175,6 +181,11 @@ class _Planner:
             region=offer.region,
             age_seconds=max(0, int(self._now.timestamp() - listed.at)) if listed else 0,
         )
+
+
+def _gang_limits(provider: str, node: CloudNode | None) -> GangLimits | None:
+    """Return the limits of a cloud on gangs. A simulated cloud has none."""
+    return LIMITS if provider == MODAL.name and node is not None and node.account not in _PRETENDED else None
 
 
 def _as_asked(pod: Pod, nodes: Mapping[str, NodeSettings]) -> Pod:

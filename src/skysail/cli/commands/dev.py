@@ -147,7 +147,7 @@ async def _forward_ports(home: Home, cloud: str) -> None:
     from skysail.local.cluster.control_client import Control
     from skysail.local.errors import NotRunning
 
-    servers: dict[int, asyncio.Server] = {}
+    servers: dict[int, tcp_proxy.TcpProxy] = {}
     while home.is_taken():
         for port in stand_ins.ports(home, cloud):
             if port in servers:

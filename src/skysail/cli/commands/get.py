@@ -23,7 +23,7 @@ _PER_SECOND = 4
 
 def get(
     name: Annotated[
-        str, typer.Argument(metavar="[TRAININGJOB|jobs|models]", help="Name of a TrainingJob, or what to list [all].")
+        str, typer.Argument(metavar="[[KIND/]NAME|jobs|models]", help="Name, kind/name, or what to list [all].")
     ] = "all",
     namespace: NamespaceOption = "default",
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="List all namespaces.")] = False,
@@ -32,10 +32,11 @@ def get(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show a TrainingJob and its progress, or list trainings and models. With --watch, exit code 1 if the job fails."""
+    """Show an object and its progress, or list trainings and models. With --watch, exit code 1 if a job fails."""
     import contextlib
 
-    from skysail.cli import cluster, listing, pod_warnings
+    from skysail.base import clock
+    from skysail.cli import cluster, listing, lookup, pod_warnings
     from skysail.cli.console import open_console
 
     if output not in _OUTPUTS:
@@ -44,14 +45,18 @@ def get(
         _list(listing.GROUPS[name], "" if all_namespaces else namespace, output, cluster.access(kubeconfig, context))
         return
 
-    from skysail.kinds.training.api.training_job import TRAINING_JOB
+    from skysail.kinds.training.api.training_job import TrainingJob
 
     console = open_console()
 
     async def call(client: Client) -> TrainingJob | None:
-        job = await cluster.training_job(client, namespace, name)
+        found = await lookup.find(client, namespace, name)
+        job = found.object
         if output != "text":
-            _print_rows([listing.row(TRAINING_JOB, job)], output)
+            _print_rows([listing.row(found.resource, job)], output)
+            return None
+        if not isinstance(job, TrainingJob):
+            typer.echo("\n".join(listing.render([listing.row(found.resource, job)], clock.now(), with_namespace=False)))
             return None
         if watch:
             return await (_live if console.is_terminal else _rows)(console, client, job)

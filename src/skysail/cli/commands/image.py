@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skysail.cli.commands.up import HomeOption
+from skysail.cli.options import NamedOutputFormat, NamedOutputOption
 
 if TYPE_CHECKING:
     from skysail.local.images.environments import Environments
@@ -34,9 +36,11 @@ def add(
     ] = None,
     python: Annotated[str, typer.Option(help="Installed Python version, such as 3.12 [default: Skysail's own].")] = "",
     copy: Annotated[
-        list[str] | None, typer.Option(help="FOLDER:/path: copy the folder to this path in each container.")
+        list[str] | None,
+        typer.Option(help="FOLDER:/path: copy the folder to this path in each container. May be repeated."),
     ] = None,
-    entrypoint: Annotated[str, typer.Option(help="Command of containers that name none.")] = "",
+    entrypoint: Annotated[str, typer.Option(help="Command of containers that name none; their args follow it.")] = "",
+    cmd: Annotated[str, typer.Option(help="Arguments, or the whole command, of containers that name none.")] = "",
     home: HomeOption = None,
 ) -> None:
     """Create an environment for these images. Containers use it from their next start on."""
@@ -49,7 +53,8 @@ def add(
         pattern=_pattern(pattern),
         packages=_packages(packages or (), requirement or ()),
         python=python,
-        entrypoint=_entrypoint(entrypoint),
+        entrypoint=_words("--entrypoint", entrypoint),
+        default_args=_words("--cmd", cmd),
         copied=_copied(copy or ()),
     )
     asyncio.run(environments.make(rule, lambda step: typer.echo(f"  {step}")))
@@ -67,29 +72,51 @@ def load(
         typer.echo(f"Loaded {', '.join(loaded.names)} ({loaded.bytes >> 20} MiB, {loaded.id}).")
 
 
-def list_images(home: HomeOption = None) -> None:
+def list_images(home: HomeOption = None, output: NamedOutputOption = NamedOutputFormat.TEXT) -> None:
     """List the loaded images, then the rules in the order in which they are matched."""
+    if output is not NamedOutputFormat.TEXT:
+        typer.echo(_for_programs(home, output))
+        return
+
     from rich.markup import escape
 
-    from skysail.cli import console as output
+    from skysail.cli import console
 
     rules, environments = _open(home)
     if loaded_images := _loaded_images(home).all():
-        loaded_table = output.table("loaded image", "command", "user", "size", "id")
+        loaded_table = console.table("loaded image", "command", "user", "size", "id")
         for loaded in loaded_images:
             command = shlex.join((*(loaded.program.entrypoint or ()), *(loaded.program.cmd or ())))
             names, size = "\n".join(loaded.names) or "(no name)", f"{loaded.bytes >> 20} MiB"
             cells = (names, command, loaded.program.user or "root", size, loaded.id.removeprefix("sha256:")[:12])
             loaded_table.add_row(*map(escape, cells))
-        output.open_console().print(loaded_table)
+        console.open_console().print(loaded_table)
     own = {rule.pattern for rule in rules.own()}
-    table = output.table("image", "packages", "python", "entrypoint", "made")
+    table = console.table("image", "packages", "python", "command", "made")
     for rule in rules.all():
         packages = "this machine's programs" if rule.packages is None else ", ".join(rule.packages)
         made = "yes" if environments.is_made(rule) else "when first used"
         origin = rule.pattern if rule.pattern in own else f"{rule.pattern} (built in)"
-        table.add_row(*map(escape, (origin, packages, rule.python, shlex.join(rule.entrypoint), made)))
-    output.open_console().print(table)
+        command = shlex.join((*rule.entrypoint, *rule.default_args))
+        table.add_row(*map(escape, (origin, packages, rule.python, command, made)))
+    console.open_console().print(table)
+
+
+def _for_programs(home: Path | None, output: NamedOutputFormat) -> str:
+    """Return the names of loaded images and the patterns of rules, or all facts as JSON."""
+    import msgspec
+
+    rules, environments = _open(home)
+    loaded = _loaded_images(home).all()
+    if output is NamedOutputFormat.NAME:
+        return "\n".join((*(name for each in loaded for name in each.names), *(rule.pattern for rule in rules.all())))
+    own = {rule.pattern for rule in rules.own()}
+    rows = [
+        {**msgspec.to_builtins(rule), "builtIn": rule.pattern not in own, "made": environments.is_made(rule)}
+        for rule in rules.all()
+    ]
+    images = [{"id": each.id, "names": list(each.names), "bytes": each.bytes} for each in loaded]
+    return msgspec.json.format(msgspec.json.encode({"loaded": images, "rules": rows})).decode()
 
 
 def remove(
@@ -142,26 +169,32 @@ def _packages(groups: Iterable[str], files: Iterable[Path]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, *(name for file in files for name in requirements.from_file(file)))))
 
 
-def _entrypoint(text: str) -> tuple[str, ...]:
+def _words(option: str, text: str) -> tuple[str, ...]:
     from skysail.local.errors import Misused
 
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise Misused(f"--entrypoint {text} is not a valid shell command: {error}.") from error
+        raise Misused(f"{option} {text} is not a valid shell command: {error}.") from error
 
 
-def _copied(specs: Sequence[str]) -> CopiedDir | None:
+def _copied(specs: Sequence[str]) -> tuple[CopiedDir, ...]:
+    from skysail.local.errors import Misused
+
+    copied = tuple(map(_copied_dir, specs))
+    targets = [copied_dir.target for copied_dir in copied]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise Misused(f"--copy has {target} more than once: put these folders into one, or choose another path.")
+    return copied
+
+
+def _copied_dir(spec: str) -> CopiedDir:
     from skysail.local.bubblewrap import rootfs
     from skysail.local.bubblewrap.host_files import HostFiles
     from skysail.local.errors import Misused
     from skysail.local.images.rules import CopiedDir
 
-    if not specs:
-        return None
-    if len(specs) > 1:
-        raise Misused("--copy is given more than once: put everything into one folder, or mount the rest as volumes.")
-    spec = specs[0]
     source, _, target = spec.rpartition(":")
     if not source or not target:
         raise Misused(f"--copy {spec} must be FOLDER:/path.")
@@ -173,4 +206,4 @@ def _copied(specs: Sequence[str]) -> CopiedDir | None:
         raise Misused(f"--copy {spec} must be FOLDER:/path: folder {source} not found.")
     if rootfs.hides_the_system(target, HostFiles()):
         raise Misused(f"--copy {spec} would hide system files at {target}: choose another path.")
-    return CopiedDir(str(Path(source).absolute()), target)
+    return CopiedDir(str(Path(source).absolute()), posixpath.normpath(target))

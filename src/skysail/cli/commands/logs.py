@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skysail.cli.options import ContextOption, JobArgument, KubeconfigOption, NamespaceOption
+from skysail.cli.options import ContextOption, KubeconfigOption, NamespaceOption
 
 if TYPE_CHECKING:
     from skysail.cli.pod_logs import LinePrinter, LogSelection
@@ -19,7 +19,10 @@ _ROLES = ("worker", "chief", "ps", "evaluator")
 
 
 def logs(
-    name: JobArgument,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[KIND/]NAME", help="A TrainingJob, model, endpoint, pod or claim: name, or kind/name."),
+    ],
     namespace: NamespaceOption = "default",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow over restarts and attempts until the job has finished.")
@@ -33,16 +36,22 @@ def logs(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Print the logs of all ranks of a TrainingJob. Each line starts with its rank."""
+    """Print the logs of all ranks of a TrainingJob, or of the pods of another object. Each line says whose it is."""
     import contextlib
 
-    from skysail.cli import cluster, pod_logs
+    from skysail.cli import cluster, lookup, object_logs, pod_logs
+    from skysail.kinds.training.api.training_job import TrainingJob
 
     selection = pod_logs.LogSelection(_rank(rank), attempt)
 
     async def call(client: Client) -> None:
-        job = await cluster.training_job(client, namespace, name)
-        if follow:
+        found = await lookup.find(client, namespace, name)
+        job = found.object
+        if object_logs.is_translated(found):
+            job = await cluster.training_job(client, namespace, job.metadata.name)
+        if not isinstance(job, TrainingJob):
+            await object_logs.print_all(client, found, typer.echo, tail=tail, follow=follow)
+        elif follow:
             await _until_the_end(client, job, selection, tail)
         else:
             await _until_now(client, job, selection, tail)

@@ -30,13 +30,13 @@ def rollback(
     if undo and to is not None:
         raise typer.BadParameter("--undo and --to exclude each other: give one of them.")
     from skysail.cli import cluster
-    from skysail.cli.revision_history import choose, history, revision_name
+    from skysail.cli.revision_history import choose, failed_before, history, revision_name
 
     async def call(client: Client) -> str:
         model = await cluster.model(client, namespace, name)
         if undo:
             await _pin(client, model, None)
-            return f"{name} follows its spec again."
+            return f"{name} follows its spec again.{failed_before(model, await history(client, model))}"
         revision = choose(model, await history(client, model), to)
         await _pin(client, model, revision.number)
         undone = f"skysail rollback {name} -n {namespace} --undo"

@@ -4,61 +4,94 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import typer
+
 from skysail.cli.commands.up import HomeOption
 from skysail.cli.durations import age
+from skysail.cli.options import NamedOutputFormat, NamedOutputOption
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from skysail.local.cluster.control_client import LocalClusterStatus
+    from skysail.local.cluster.home import Home
+    from skysail.local.cluster.supervisor import UnitStatus
     from skysail.local.reports.cloud_costs import CloudCosts
 
+# A component that has run this long after a crash has recovered: the table still counts the restart.
+_RECENT_SECONDS = 600.0
 
-def status(home: HomeOption = None) -> None:
+
+def status(home: HomeOption = None, output: NamedOutputOption = NamedOutputFormat.TEXT) -> None:
     """Show the cluster on this machine."""
     import asyncio
     import os
     import time
 
-    from skysail.cli import model_table
-    from skysail.cli.cluster import connected
     from skysail.cli.console import open_console
-    from skysail.kube.client import kubeconfig
     from skysail.kube.client.errors import KubeError
     from skysail.local.cluster.control_client import Control
     from skysail.local.cluster.home import Home
     from skysail.local.errors import NotRunning
-    from skysail.local.reports import cloud_costs, node_limits
     from skysail.local.reports.object_counts import count_objects
 
     place = Home.of(home, os.environ)
     if not place.is_taken():
         raise NotRunning(f"No cluster runs in {place.root}: `skysail up` starts one.")
     cluster_status = Control(place.control).status()
+    if output is not NamedOutputFormat.TEXT:
+        counts = asyncio.run(count_objects(place.kubeconfig)) if cluster_status.is_ready else {}
+        typer.echo(_for_programs(cluster_status, counts, output))
+        return
     console = open_console()
     console.print(f"{cluster_status.url} ({_state(cluster_status)}), data in {place.root}", soft_wrap=True)
     console.print(_units(cluster_status, time.time()))
     for unit in cluster_status.units:
-        if unit.crash is not None:
+        if unit.crash is not None and _is_current(unit, time.time()):
             console.print(f"{unit.name} ended {age(time.time() - unit.crash.at)} ago ({unit.crash.cause}), with:")
             console.print(unit.crash.log_tail, markup=False, highlight=False)
     if not cluster_status.is_ready:
         return
     try:
-        console.print(_objects(asyncio.run(count_objects(place.kubeconfig))))
-        if limits := asyncio.run(node_limits.read(place.kubeconfig)):
-            console.print(limits, markup=False, highlight=False, soft_wrap=True)
-        model_rows = asyncio.run(connected(kubeconfig.from_file(place.kubeconfig), model_table.read))
-        if model_rows:
-            console.print(model_table.table(model_rows))
-        clouds = asyncio.run(cloud_costs.read(place.kubeconfig, time.time()))
-        if clouds:
-            console.print(_clouds(clouds))
-            for sentence in (*_outages(clouds), *_orphans(clouds), _bill(clouds)):
-                console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        _print_content(place, console)
     except KubeError as error:
         words = f"The request to the API server failed: {error}. See {place.logs}/kube-apiserver.log."
         console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_content(place: Home, console: Console) -> None:
+    """Print objects, models and clouds. Raises KubeError."""
+    import asyncio
+    import time
+
+    from skysail.cli import model_table
+    from skysail.cli.cluster import connected
+    from skysail.kube.client import kubeconfig
+    from skysail.local.reports import cloud_costs, node_limits
+    from skysail.local.reports.object_counts import count_objects
+
+    console.print(_objects(asyncio.run(count_objects(place.kubeconfig))))
+    if limits := asyncio.run(node_limits.read(place.kubeconfig)):
+        console.print(limits, markup=False, highlight=False, soft_wrap=True)
+    model_rows = asyncio.run(connected(kubeconfig.from_file(place.kubeconfig), model_table.read))
+    if model_rows:
+        console.print(model_table.table(model_rows))
+    clouds = asyncio.run(cloud_costs.read(place.kubeconfig, time.time()))
+    if clouds:
+        console.print(_clouds(clouds))
+        for sentence in (*_outages(clouds), *_orphans(clouds), _bill(clouds)):
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def _for_programs(status: LocalClusterStatus, counts: dict[str, int], output: NamedOutputFormat) -> str:
+    """Return the names of the components, or all facts as JSON."""
+    import msgspec
+
+    if output is NamedOutputFormat.NAME:
+        return "\n".join(unit.name for unit in status.units)
+    facts = {**msgspec.to_builtins(status), "state": _state(status), "objects": counts}
+    return msgspec.json.format(msgspec.json.encode(facts)).decode()
 
 
 def _state(status: LocalClusterStatus) -> str:
@@ -67,6 +100,11 @@ def _state(status: LocalClusterStatus) -> str:
         return "starting"
     away = [unit.name for unit in status.units if unit.state != "running"]
     return f"not running: {', '.join(away)}" if away else "ready"
+
+
+def _is_current(unit: UnitStatus, now: float) -> bool:
+    """Return whether a crash is worth a message: the component is down, or has not run long since."""
+    return unit.state != "running" or unit.crash is None or now - unit.crash.at < _RECENT_SECONDS
 
 
 def _units(status: LocalClusterStatus, now: float) -> Table:

@@ -1,7 +1,8 @@
 """Names and tags of what belongs to a claim at Modal. Pure.
 
-A sandbox has the name of its claim, which Modal keeps unique among the running sandboxes of an App. Tags hold what
-an inventory has to know about an instance, because Modal returns neither its age nor its price by its id.
+A sandbox has the name of its claim, which Modal keeps unique among the running sandboxes of an App. A gang is an App of
+its own, whose name holds the claim. Tags hold what an inventory has to know about an instance, because Modal returns
+neither its age nor its price by its id.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ _OWNER = "skysail"
 _MAX_NAME = 64
 _HASH_LENGTH = 8
 _CLUSTER_LENGTH = 8
+# Part of the name of a gang's App. A namespace has no full stop, so no App of a namespace has such a name.
+_GANG = "gang."
 # The rule of Modal for tags of Apps; sandboxes accept more.
 _VALUE = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
-class SandboxTags(msgspec.Struct, frozen=True, kw_only=True):
-    """Tags of a sandbox. A foreign sandbox has an empty `claim` and `cluster`."""
+class InstanceTags(msgspec.Struct, frozen=True, kw_only=True):
+    """Tags of a sandbox, or of the App of a gang. A foreign one has an empty `claim` and `cluster`.
+
+    `members`, `is_one_pod` and `call` are those of a gang: its size, whether all of it is one pod, and the id of its
+    call, which is empty until the call is made.
+    """
 
     claim: str = ""
     cluster: str = ""
@@ -33,6 +40,9 @@ class SandboxTags(msgspec.Struct, frozen=True, kw_only=True):
     lifetime: float = 0.0
     region: str = ""
     app: str = ""
+    members: int = 0
+    is_one_pod: bool = False
+    call: str = ""
 
 
 def app_prefix(cluster: str) -> str:
@@ -43,6 +53,16 @@ def app_prefix(cluster: str) -> str:
 def app_name(cluster: str, namespace: str) -> str:
     """Return the name of the App of a namespace. A long name is cut and gets a hash."""
     return _cut(app_prefix(cluster) + namespace)
+
+
+def gang_name(cluster: str, claim: str) -> str:
+    """Return the name of the App of a gang, which belongs to one claim. Raises Rejected if Modal does not accept it."""
+    return _cut(app_prefix(cluster) + _GANG + sandbox_name(claim))
+
+
+def is_gang(app_name: str, cluster: str) -> bool:
+    """Return whether an App of the cluster is that of a gang."""
+    return app_name.startswith(app_prefix(cluster) + _GANG)
 
 
 def volume_name(cluster: str, namespace: str, name: str, shared: Collection[str]) -> str:
@@ -74,14 +94,25 @@ def encode_tags(spec: LaunchSpec, *, created: float, usd_per_hour: float, region
         "usd-per-hour": f"{usd_per_hour:.6f}",
         "lifetime": f"{spec.max_lifetime:.0f}",
     }
-    return {**tags, "region": region} if region else tags
+    if region:
+        tags["region"] = region
+    if spec.size > 1:
+        tags["members"] = str(spec.size)
+    if spec.replicas > 1:
+        tags["one-pod"] = "true"
+    return tags
 
 
-def decode_tags(tags: Mapping[str, str]) -> SandboxTags:
+def with_call(tags: Mapping[str, str], app_id: str, call_id: str) -> dict[str, str]:
+    """Return the tags of a gang whose call was made."""
+    return {**tags, "app": app_id, "call": call_id}
+
+
+def decode_tags(tags: Mapping[str, str]) -> InstanceTags:
     """Return the tags of a sandbox. Those of a foreign or tampered one are empty."""
     if tags.get("owner") != _OWNER:
-        return SandboxTags()
-    return SandboxTags(
+        return InstanceTags()
+    return InstanceTags(
         claim=tags.get("claim", ""),
         cluster=tags.get("cluster", ""),
         created=_number(tags.get("created")),
@@ -89,6 +120,9 @@ def decode_tags(tags: Mapping[str, str]) -> SandboxTags:
         lifetime=_number(tags.get("lifetime")),
         region=tags.get("region", ""),
         app=tags.get("app", ""),
+        members=int(_number(tags.get("members"))),
+        is_one_pod=tags.get("one-pod") == "true",
+        call=tags.get("call", ""),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 
 import modal
@@ -16,7 +16,7 @@ from skysail.cloud.account import Instance, Inventory
 from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.modal import errors, identity, internals
 from skysail.cloud.modal.connection import Connection
-from skysail.cloud.modal.identity import SandboxTags
+from skysail.cloud.modal.identity import InstanceTags
 from skysail.cloud.modal.internals import SandboxResult, SandboxRow
 from skysail.cloud.provider import LOST, Ended
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class _Known(msgspec.Struct):
     """Facts about one sandbox that do not change, or that only this process has seen."""
 
-    tags: SandboxTags
+    tags: InstanceTags
     created: float
     started: float | None = None
     ended: float | None = None
@@ -72,15 +72,15 @@ class SandboxInventory:
         self._known[sandbox_id] = known
         return _instance(sandbox_id, known, is_started=True)
 
-    async def list_all(self) -> Inventory:
-        """List the running sandboxes of all Apps of the cluster, and those that have ended recently.
+    async def list_all(self, app_ids: Collection[str]) -> Inventory:
+        """List the running sandboxes of these Apps, and those that have ended recently.
 
         A sandbox that this process knows and that is not listed is looked up by its id: it has ended, or a listing
         shows it late. Raises if one App cannot be listed.
         """
         client = await self._connection.client()
+        apps = {*app_ids, *self._apps.values()}
         try:
-            apps = await errors.bounded(self._list_apps(client), _CALL_SECONDS, "list its Apps")
             limit = asyncio.Semaphore(_MAX_CONCURRENT)
             pages = await asyncio.gather(*(self._list_app(client, app_id, limit) for app_id in apps))
         except errors.SDK_ERRORS as error:
@@ -133,18 +133,6 @@ class SandboxInventory:
             yield sandbox
         finally:
             await detach(sandbox)
-
-    async def _list_apps(self, client: modal.Client) -> set[str]:
-        name = self._connection.environment
-        if name:
-            environment = modal.Environment.from_name(name, client=client)
-        else:
-            environment = modal.Environment.from_context(client=client)
-        prefix = identity.app_prefix(self._cluster)
-        apps: list[modal.App] = await environment.apps.list.aio()
-        listed = {app.name: app.app_id for app in apps}
-        ours = {app_id for name, app_id in listed.items() if name and app_id and name.startswith(prefix)}
-        return ours | set(self._apps.values())
 
     async def _list_app(self, client: modal.Client, app_id: str, limit: asyncio.Semaphore) -> list[SandboxRow]:
         async with limit:

@@ -11,11 +11,10 @@ import msgspec
 from skysail.cloud.account import LaunchSpec, Timings
 from skysail.cloud.errors import Rejected, Unsupported
 from skysail.cloud.modal import files, identity
-from skysail.cloud.modal.prices import PriceTable, cores, memory_mib
+from skysail.cloud.modal.prices import REGION, PriceTable, cores, memory_mib
 from skysail.cloud.provider import CloudVolume
 
 # Options of a launch spec that Modal knows.
-REGION = "modal-region"
 VOLUMES = "modal-volumes"
 # Set in every sandbox, so that its program can be found among its processes.
 CLAIM_VARIABLE = "SKYSAIL_CLAIM"
@@ -31,6 +30,15 @@ class VolumeMount(msgspec.Struct, frozen=True):
     path: str
     is_read_only: bool = False
     is_shared: bool = False
+
+
+class LaunchConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration of launches. `capacity_timeout`: seconds that a launch waits for GPUs."""
+
+    prices: PriceTable
+    timings: Timings
+    capacity_timeout: float
+    shared_volumes: tuple[str, ...] = ()
 
 
 class SandboxArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,37 +74,42 @@ def sandbox_arguments(
 ) -> SandboxArguments:
     """Return the arguments. Raises Rejected or Unsupported if Modal cannot run the launch spec."""
     container, size = spec.container, spec.container.machine_size
-    _check(spec, timings)
-    options = dict(spec.options)
-    region = spec.region or options.get(REGION, "")
-    gpu = _gpu(spec, prices)
-    usd_per_hour = prices.usd_per_hour(spec.gpus, size, region)
-    _check_price(spec, usd_per_hour)
+    check(spec, timings)
+    if spec.size > 1:
+        raise Unsupported(f"A sandbox of Modal is one container, not {spec.size}.")
+    place = region(spec)
+    usd_per_hour = prices.usd_per_hour(spec.gpus, size, place)
+    check_price(spec, usd_per_hour)
     unpacked = files.unpacking(spec, (*container.command, *container.args))
-    _check_argv(unpacked.argv)
+    check_argv(unpacked.argv)
     return SandboxArguments(
         app=identity.app_name(spec.cluster, spec.pod.namespace),
         name=identity.sandbox_name(spec.claim),
-        tags=identity.encode_tags(spec, created=now, usd_per_hour=usd_per_hour, region=region),
+        tags=identity.encode_tags(spec, created=now, usd_per_hour=usd_per_hour, region=place),
         argv=unpacked.argv,
         env={**dict(container.env), **dict(unpacked.env), CLAIM_VARIABLE: spec.claim},
         image=container.image,
         workdir=container.working_dir,
-        gpu=gpu,
+        gpu=gpu(spec, prices),
         cores=cores(size),
         memory_mib=memory_mib(size),
         timeout=max(1, math.ceil(spec.max_lifetime)),
-        region=region,
-        volumes=_volumes(spec, options.get(VOLUMES, ""), shared_volumes),
+        region=place,
+        volumes=volume_mounts(spec, shared_volumes),
         has_tty=container.tty,
         usd_per_hour=usd_per_hour,
     )
 
 
-def _volumes(spec: LaunchSpec, text: str, shared: Collection[str]) -> tuple[VolumeMount, ...]:
-    """Return the Modal Volumes in `name:/path` or `name:/path:ro`, separated by commas. Raises Rejected."""
+def region(spec: LaunchSpec) -> str:
+    """Return the region of the offer or of the options, empty if Modal chooses."""
+    return spec.region or dict(spec.options).get(REGION, "")
+
+
+def volume_mounts(spec: LaunchSpec, shared: Collection[str]) -> tuple[VolumeMount, ...]:
+    """Return the Modal Volumes of the option `name:/path` or `name:/path:ro`, and of the pod. Raises Rejected."""
     found = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in filter(None, (part.strip() for part in dict(spec.options).get(VOLUMES, "").split(","))):
         match = _VOLUME.fullmatch(part)
         if match is None:
             raise Rejected("InvalidVolume", f"{part!r} is no Modal Volume: write name:/path or name:/path:ro.")
@@ -114,15 +127,14 @@ def _cloud_volumes(spec: LaunchSpec) -> Iterator[VolumeMount]:
             yield VolumeMount(name, mount.path, mount.read_only)
 
 
-def _check(spec: LaunchSpec, timings: Timings) -> None:
+def check(spec: LaunchSpec, timings: Timings) -> None:
+    """Check what a sandbox and a gang have in common. Raises Rejected."""
     if not 0 < spec.max_lifetime <= timings.max_lifetime:
         raise Rejected(
             "InvalidDeadline",
             f"The lifetime of {spec.max_lifetime:g} s is not between 0 and {timings.max_lifetime:g} s, Modal's limit: "
             "set activeDeadlineSeconds.",
         )
-    if spec.size > 1:
-        raise Unsupported(f"A sandbox of Modal is one container, not {spec.size}.")
     if spec.cloud_type:
         raise Rejected("UnknownCloudType", f"Modal has no tier {spec.cloud_type}: leave it empty.")
     if spec.pod.uses_host_network:
@@ -131,28 +143,29 @@ def _check(spec: LaunchSpec, timings: Timings) -> None:
         raise Rejected("EntrypointUnknown", "Modal needs a command line: set `command` of the container.")
 
 
-def _gpu(spec: LaunchSpec, prices: PriceTable) -> str:
+def gpu(spec: LaunchSpec, prices: PriceTable) -> str:
+    """Return the GPUs of one container as Modal writes them, empty without GPUs. Raises Rejected."""
     if spec.gpus is None:
         return ""
-    gpu, count = prices.gpu(spec.gpus.type), spec.gpus.count
-    if count > gpu.max_count:
-        raise Rejected("TooManyGpus", f"Modal has at most {gpu.max_count} {gpu.type} in a sandbox, not {count}.")
+    row, count = prices.gpu(spec.gpus.type), spec.gpus.count
+    if count > row.max_count:
+        raise Rejected("TooManyGpus", f"Modal has at most {row.max_count} {row.type} in a container, not {count}.")
     exact = {"H100!", "B200+"} & {spec.gpus.type.upper()}
-    return f"{next(iter(exact), gpu.type)}:{count}"
+    return f"{next(iter(exact), row.type)}:{count}"
 
 
-def _check_price(spec: LaunchSpec, usd_per_hour: float) -> None:
-    """Reject a sandbox above the cap before it is created."""
+def check_price(spec: LaunchSpec, usd_per_hour: float) -> None:
+    """Reject an instance above the cap before it is created."""
     cap = spec.max_usd_per_hour
     if cap is not None and usd_per_hour > cap + 1e-6:
         raise Rejected(
             "PriceAboveCap",
-            f"The sandbox costs {usd_per_hour:g} USD/h with its CPU and memory, above the cap of {cap:g}: set "
+            f"The instance costs {usd_per_hour:g} USD/h with its CPU and memory, above the cap of {cap:g}: set "
             "lower limits of the container or raise the cap.",
         )
 
 
-def _check_argv(argv: tuple[str, ...]) -> None:
+def check_argv(argv: tuple[str, ...]) -> None:
     size = sum(len(word.encode()) for word in argv)
     if size > _MAX_ARGV_BYTES:
         raise Rejected("CommandTooLong", f"The command line has {size} bytes, and Modal takes {_MAX_ARGV_BYTES}.")

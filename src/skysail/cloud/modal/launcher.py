@@ -55,32 +55,11 @@ class SandboxLauncher:
             client = await self._connection.client()
         except OutcomeUnknown as error:
             raise Throttled(str(error), _CALL_SECONDS) from error
-        app, image = await self._prepare(client, spec, arguments)
-        return await self._create(client, spec, arguments, app, image)
-
-    async def _prepare(
-        self, client: modal.Client, spec: LaunchSpec, arguments: SandboxArguments
-    ) -> tuple[modal.App, modal.Image]:
-        """Look up the App and build the image. Nothing is billed yet, so every error proves that nothing exists."""
-        try:
-            app = await errors.bounded(
-                modal.App.lookup.aio(
-                    arguments.app,
-                    client=client,
-                    environment_name=self._connection.environment or None,
-                    create_if_missing=True,
-                ),
-                _CALL_SECONDS,
-                "open the App",
-            )
-            assert app.app_id, "an App that was looked up has an id"
-            self._inventory.add_app(arguments.app, app.app_id)
-            image = _image(arguments.image, spec.registry_credentials)
-            self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")
-            await errors.bounded(image.build.aio(app), _IMAGE_SECONDS, "build the image")
-        except errors.SDK_ERRORS as error:
-            raise errors.of_preparation(error) from error
-        return app, image
+        self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")
+        app, built = await prepare_image(self._connection, client, arguments.app, spec)
+        assert app.app_id, "an App that was looked up has an id"
+        self._inventory.add_app(arguments.app, app.app_id)
+        return await self._create(client, spec, arguments, app, built)
 
     async def _create(
         self,
@@ -187,7 +166,29 @@ class SandboxLauncher:
         await detach(sandbox)
 
 
-def _image(name: str, credentials: RegistryCredentials | None) -> modal.Image:
+async def prepare_image(
+    connection: Connection, client: modal.Client, app_name: str, spec: LaunchSpec
+) -> tuple[modal.App, modal.Image]:
+    """Look up the App and build the image. Nothing is billed yet, so every error proves that nothing exists."""
+    try:
+        app = await errors.bounded(
+            modal.App.lookup.aio(
+                app_name,
+                client=client,
+                environment_name=connection.environment or None,
+                create_if_missing=True,
+            ),
+            _CALL_SECONDS,
+            "open the App",
+        )
+        built = image(spec.container.image, spec.registry_credentials)
+        await errors.bounded(built.build.aio(app), _IMAGE_SECONDS, "build the image")
+    except errors.SDK_ERRORS as error:
+        raise errors.of_preparation(error) from error
+    return app, built
+
+
+def image(name: str, credentials: RegistryCredentials | None) -> modal.Image:
     """Return the image without its ENTRYPOINT: the launch spec has the whole command line."""
     secret = None
     if credentials is not None:

@@ -8,18 +8,22 @@ price here is that of the upper bounds: the most that a sandbox can cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
+from skysail.cloud import machine_prices, web_app
 from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import Rejected
+from skysail.cloud.machine_rates import CoreRates
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.provider import ResourceLimits
 
 NAME = "modal"
 AS_OF = datetime(2026, 7, 1, tzinfo=UTC)
+# Launch option that names the region of a sandbox.
+REGION = "modal-region"
 CPU = "cpu"
 MEMORY = "memory"
 # A Kubernetes core is a thread; Modal counts physical cores.
@@ -56,6 +60,9 @@ GPUS = (
 # US dollars per hour of a sandbox: a physical core, and a GiB of memory.
 _CORE_HOUR = 0.1419
 _GIB_HOUR = 0.024
+# US dollars per hour of a Function: a physical core, and a GiB of memory.
+_FUNCTION_CORE_HOUR = 0.04716
+_FUNCTION_GIB_HOUR = 0.007992
 # Multipliers by region: broad regions first.
 REGIONS: dict[str, float] = {
     **dict.fromkeys(("us", "eu", "ap", "uk", "ca", "me", "sa", "af", "mx", "jp", "au"), 1.5),
@@ -105,43 +112,48 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
         names = ", ".join(gpu.type for gpu in GPUS)
         raise Rejected("UnknownGpu", f"Modal has no GPU {name}: use one of {names}.")
 
-    def multiplier(self, region: str) -> float:
-        """Return the multiplier of a region; 1 if the cloud chooses. Raises Rejected for an unknown region."""
-        if region and region not in self.regions:
-            names = ", ".join(sorted(self.regions))
-            raise Rejected("UnknownRegion", f"Modal has no region {region}: use one of {names}.")
-        return self.regions[region] if region else 1.0
-
     def usd_per_hour(self, gpus: GpuRequest | None, size: ResourceLimits, region: str) -> float:
-        """Return the highest price of a sandbox in US dollars per hour."""
-        total = self._machine(size)
+        """Return the highest price of a sandbox in US dollars per hour. Raises Rejected for an unknown region."""
+        total = machine_prices.machine_usd_per_hour(self.rates, size)
         if gpus is not None:
             total += self.gpu(gpus.type).usd_per_hour * gpus.count
-        return round(total * self.multiplier(region), 6)
+        return round(total * machine_prices.multiplier(self.rates, region), 6)
+
+    def function_usd_per_hour(self, gpus: GpuRequest | None, size: ResourceLimits, region: str) -> float:
+        """Return the highest price of one container of a Function in US dollars per hour.
+
+        Overrides of CPU and memory are prices of sandboxes, so they do not apply.
+        """
+        total = machine_prices.machine_usd_per_hour(machine_prices.app_rates(self.rates), size)
+        if gpus is not None:
+            total += self.gpu(gpus.type).usd_per_hour * gpus.count
+        return round(total * machine_prices.multiplier(self.rates, region), 6)
 
     def offers(self) -> OfferList:
         """Return all offers: for any region first, then for each offered region."""
         regions = ("", *self.offered_regions)
-        return OfferList(tuple(offer for region in regions for offer in self._offers(region)), AS_OF.timestamp())
+        offers = tuple(offer for region in regions for offer in self._offers(region))
+        return OfferList(offers, AS_OF.timestamp(), self.rates)
 
-    def price_offers(
-        self, offers: Iterable[Offer], gpu_count: int, size: ResourceLimits, region: str
-    ) -> tuple[Offer, ...]:
-        """Return the offers at the price of a sandbox of this size. `region` is for offers without a region."""
-        count = max(gpu_count, 1)
-        return tuple(
-            msgspec.structs.replace(
-                offer,
-                usd_per_hour=self.usd_per_hour(GpuRequest(offer.gpu_type, count), size, offer.region or region) / count
-                if offer.gpu_type
-                else self.usd_per_hour(None, size, offer.region or region),
-            )
-            for offer in offers
+    @property
+    def rates(self) -> CoreRates:
+        return CoreRates(
+            usd_per_core=self.overrides.get(CPU, _CORE_HOUR),
+            usd_per_gib=self.overrides.get(MEMORY, _GIB_HOUR),
+            threads_per_core=THREADS_PER_CORE,
+            min_cores=DEFAULT_CORES[0],
+            default_cores=DEFAULT_CORES[1],
+            default_gib=DEFAULT_MIB[1] / _MIB_PER_GIB,
+            regions=dict(self.regions),
+            region_option=REGION,
+            app_option=web_app.OPTION,
+            app_usd_per_core=_FUNCTION_CORE_HOUR,
+            app_usd_per_gib=_FUNCTION_GIB_HOUR,
         )
 
     def _offers(self, region: str) -> tuple[Offer, ...]:
-        factor = self.multiplier(region)
-        base = self._machine(ResourceLimits())
+        factor = machine_prices.multiplier(self.rates, region)
+        base = machine_prices.machine_usd_per_hour(self.rates, ResourceLimits())
         gpus = (self.gpu(gpu.type) for gpu in GPUS)
         return (
             Offer(provider=NAME, usd_per_hour=round(base * factor, 6), region=region),
@@ -158,8 +170,3 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
                 for gpu in gpus
             ),
         )
-
-    def _machine(self, size: ResourceLimits) -> float:
-        """Return the price of the upper bounds of CPU and memory."""
-        gib = memory_mib(size)[1] / _MIB_PER_GIB
-        return cores(size)[1] * self.overrides.get(CPU, _CORE_HOUR) + gib * self.overrides.get(MEMORY, _GIB_HOUR)

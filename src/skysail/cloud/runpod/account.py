@@ -16,8 +16,7 @@ from typing import Any
 from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
-from skysail.cloud.machine_prices import MachineRequest
-from skysail.cloud.offers import Offer, OfferList
+from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.runpod import api, catalogue, launch, marks, sessions
 from skysail.cloud.runpod.background_tasks import BackgroundTasks
@@ -27,8 +26,14 @@ from skysail.cloud.runpod.registry_store import RegistryStore
 from skysail.cloud.runpod.termination import Terminator
 from skysail.cloud.runpod.tracked_pods import OTHER_KEY, TrackedPods
 
-FEATURES = Features(exec=True, port_forward=True, volumes=True, live_prices=True, needs_command=True)
-TIMINGS = Timings(poll_interval=10.0, visibility_delay=120.0, create_timeout=90.0, max_lifetime=30 * 24 * 3600.0)
+FEATURES = Features(exec=True, port_forward=True, volumes=True, live_prices=True, needs_command=True, needs_shell=True)
+TIMINGS = Timings(
+    poll_interval=10.0,
+    visibility_delay=120.0,
+    create_timeout=90.0,
+    max_lifetime=30 * 24 * 3600.0,
+    forgets_ended=True,
+)
 # Field of the credentials that holds the API key.
 KEY_FIELD = "api_key"
 # After a launch, the next lists follow after this share of the poll interval.
@@ -76,7 +81,7 @@ class RunPodAccount:
 
     @property
     def is_stand_in(self) -> bool:
-        return self.client.endpoint.is_local
+        return self.client.endpoint.is_stand_in
 
     def set_credentials(self, credentials: Mapping[str, str]) -> None:
         """Use another key from the next call on. It must be a key of the same account.
@@ -119,9 +124,6 @@ class RunPodAccount:
 
     async def offers(self) -> OfferList:
         return await self._placer.refresh()
-
-    def price_offers(self, offers: tuple[Offer, ...], request: MachineRequest) -> tuple[Offer, ...]:
-        return self._placer.price(offers, request)
 
     async def get(self, instance: str) -> Instance | None:
         return await self._pods.look_up(instance)

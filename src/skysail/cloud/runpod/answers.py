@@ -27,7 +27,13 @@ _NOT_FOUND = 404
 _TIMEOUT = 408
 TOO_MANY = 429
 _SERVER_ERROR = 500
-_PERMANENT = {_BAD_REQUEST: "InvalidRequest", 409: "Conflict", 413: "TooLarge", 422: "InvalidRequest"}
+_PERMANENT = {
+    _BAD_REQUEST: "InvalidRequest",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    413: "TooLarge",
+    422: "InvalidRequest",
+}
 # An account that cannot pay or whose key is wrong is asked again after this time: its user has to act first.
 _ACCOUNT_SECONDS = 300.0
 _ACCOUNT_REASONS = {"Unauthorized", "PaymentRequired", "Forbidden"}

@@ -109,10 +109,17 @@ class ExecCommand(_Body, frozen=True):
 
 
 class ExecResult(_Message, frozen=True):
+    """Result of an exec. Only the request and `timedOut` are documented."""
+
     exit_code: int | None = None
     stdout: str = ""
     stderr: str = ""
     timed_out: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the answer says how the command ended. Otherwise its form is another one than expected."""
+        return self.timed_out or self.exit_code is not None
 
 
 class PodAction(_Body, frozen=True):
@@ -139,6 +146,7 @@ class Pod(_Message, frozen=True, kw_only=True):
     status: PodStatus
     cost: float = 0.0
     env: dict[str, str] | None = None
+    ports: tuple[str, ...] = ()
     data_center_id: str | None = None
     runtime: PodRuntime | None = None
     created_at: str = ""

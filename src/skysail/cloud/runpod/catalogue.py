@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-import msgspec
-
+from skysail.cloud import machine_prices
+from skysail.cloud.machine_rates import Flavor
 from skysail.cloud.offers import Offer, Stock
 from skysail.cloud.provider import ResourceLimits
 from skysail.cloud.runpod import api
@@ -16,7 +16,6 @@ TIERS = ("SECURE", "COMMUNITY")
 _STOCK: dict[str, Stock] = {"HIGH": "High", "MEDIUM": "Medium", "LOW": "Low", "NONE": "None"}
 _MAX_PRICE = 1e4
 _MIN_VCPUS = 2
-_GB = 10**9
 _VENDOR = "NVIDIA "
 # Parts of RunPod's names that users leave out.
 _EXTRAS = (" Generation", " GeForce")
@@ -65,37 +64,26 @@ def cpu_offers(cpus: Iterable[api.CpuType]) -> Iterator[Offer]:
     yield from best.values()
 
 
-def price_cpu_offers(offers: Iterable[Offer], cpus: Iterable[api.CpuType], size: ResourceLimits) -> Iterator[Offer]:
-    """Yield all offers, those without GPU at the price of a machine of this size, if their data center has one."""
-    known = tuple(cpus)
-    for offer in offers:
-        found = None if offer.gpu_type else _cheapest(known, size, offer.region)
-        if offer.gpu_type:
-            yield offer
-        elif found is not None:
-            yield msgspec.structs.replace(offer, usd_per_hour=round(found[0], 6))
+def flavors(cpus: Iterable[api.CpuType]) -> tuple[Flavor, ...]:
+    """Return the types of machines without GPU that have a price."""
+    return tuple(
+        Flavor(
+            id=cpu.id,
+            usd_per_vcpu=cpu.price.secure_per_vcpu or 0.0,
+            min_vcpus=max(cpu.vcpu.min, _MIN_VCPUS),
+            max_vcpus=cpu.vcpu.max,
+            gb_per_vcpu=cpu.ram_gb_per_vcpu,
+            regions=tuple(region for region, _ in _places(cpu.availability, cpu.data_centers) if region),
+        )
+        for cpu in cpus
+        if _is_price(cpu.price.secure_per_vcpu)
+    )
 
 
-def cpu_order(cpus: Iterable[api.CpuType], size: ResourceLimits, region: str) -> api.CpuOrder | None:
-    """Return the cheapest flavour and size with enough cores and memory, or None if there is none."""
-    found = _cheapest(cpus, size, region)
+def cpu_order(flavors: Iterable[Flavor], size: ResourceLimits, region: str) -> api.CpuOrder | None:
+    """Return the cheapest flavor and size with enough cores and memory, or None if there is none."""
+    found = machine_prices.cheapest_flavor(flavors, size, region)
     return None if found is None else api.CpuOrder(id=found[1], vcpu_count=found[2])
-
-
-def _cheapest(cpus: Iterable[api.CpuType], size: ResourceLimits, region: str) -> tuple[float, str, int] | None:
-    """Return the price, the flavour and the number of cores of the cheapest machine, or None if there is none."""
-    found: list[tuple[float, str, int]] = []
-    for cpu in cpus:
-        places: Mapping[str, Stock] = dict(_places(cpu.availability, cpu.data_centers))
-        if not _is_price(cpu.price.secure_per_vcpu) or (region and region not in places):
-            continue
-        cores = max(size.cpu or 0.0, _MIN_VCPUS, cpu.vcpu.min)
-        if size.memory and cpu.ram_gb_per_vcpu > 0:
-            cores = max(cores, size.memory / _GB / cpu.ram_gb_per_vcpu)
-        count = 1 << math.ceil(math.log2(cores))
-        if count <= cpu.vcpu.max:
-            found.append(((cpu.price.secure_per_vcpu or 0.0) * count, cpu.id, count))
-    return min(found, default=None)
 
 
 def _places(availability: str, centers: tuple[api.DataCenterStock, ...] | None) -> Iterator[tuple[str, Stock]]:

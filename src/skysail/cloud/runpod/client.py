@@ -67,7 +67,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return Path(self.url.removeprefix(_UNIX)) if self.url.startswith(_UNIX) else None
 
     @property
-    def is_local(self) -> bool:
+    def is_stand_in(self) -> bool:
         return self.socket is not None or urlsplit(self.url).hostname in _LOOPBACK
 
     @property
@@ -88,10 +88,17 @@ class RunPodClient:
         self._key = key
         self.budget = RateBudget(clock or asyncio.get_running_loop().time)
         self._folder: int | None = None
-        self._session = aiohttp.ClientSession(connector=self._connector(limit=20), auto_decompress=False)
+        # Through the proxy of the environment, except to a stand-in on this machine.
+        is_proxied = endpoint.socket is None
+        self._session = aiohttp.ClientSession(
+            connector=self._connector(limit=20), auto_decompress=False, trust_env=is_proxied
+        )
         # Streams have their own session without a connection limit, because each running pod keeps one open.
         self._streams = aiohttp.ClientSession(
-            connector=self._connector(limit=0), auto_decompress=False, read_bufsize=event_stream.MAX_LINE_BYTES
+            connector=self._connector(limit=0),
+            auto_decompress=False,
+            read_bufsize=event_stream.MAX_LINE_BYTES,
+            trust_env=is_proxied,
         )
 
     async def close(self) -> None:

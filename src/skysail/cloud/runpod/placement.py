@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from skysail.cloud.account import LaunchSpec
 from skysail.cloud.errors import NoCapacity, ProviderError, Rejected, Throttled
-from skysail.cloud.machine_prices import MachineRequest
+from skysail.cloud.machine_rates import FlavorRates
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.runpod import answers, api, catalogue
 from skysail.cloud.runpod.client import RunPodClient
@@ -23,6 +23,7 @@ from skysail.cloud.runpod.registry_store import RegistryStore
 _PREPARE_SECONDS = 30.0
 _RETRY_SECONDS = 10.0
 _MAX_NAMES = 12
+_VOLUME = "network-volume-id"
 
 
 class Placer:
@@ -45,18 +46,14 @@ class Placer:
         found += catalogue.cpu_offers(self._cpus)
         with contextlib.suppress(ProviderError):  # a key may lack the permission, which only launches with volumes need
             await self._refresh_volumes()
-        self._offers = OfferList(tuple(found), self._now())
+        rates = FlavorRates(
+            flavors=catalogue.flavors(self._cpus),
+            # A network volume is in one data center: without the offers elsewhere, no machine is tried in vain.
+            volumes={id_: volume.data_center for id_, volume in self._volumes.items()},
+            volume_option=_VOLUME,
+        )
+        self._offers = OfferList(tuple(found), self._now(), rates)
         return self._offers
-
-    def price(self, offers: tuple[Offer, ...], request: MachineRequest) -> tuple[Offer, ...]:
-        """Return the offers for a launch, those without GPU at the price of a machine of this size.
-
-        A network volume is in one data center: without the offers elsewhere, the launch tries no machine in vain.
-        """
-        volume = self._volumes.get(dict(request.options).get("network-volume-id", ""))
-        if volume is not None:
-            offers = tuple(offer for offer in offers if offer.region in {"", volume.data_center})
-        return tuple(catalogue.price_cpu_offers(offers, self._cpus, request.size))
 
     async def prepare(self, spec: LaunchSpec) -> Placement:
         """Return the placement of a launch. No error of this step means that a pod may exist."""
@@ -75,7 +72,7 @@ class Placer:
         self._check_region(spec.region)
         gpu, cpu = self._gpu(spec), None
         if not gpu:
-            cpu = catalogue.cpu_order(self._cpus, spec.container.machine_size, spec.region)
+            cpu = catalogue.cpu_order(catalogue.flavors(self._cpus), spec.container.machine_size, spec.region)
             if cpu is None:
                 raise Rejected("NoMachine", "RunPod has no machine without GPU of this size: lower the limits.")
         options, registry = dict(spec.options), ""
@@ -119,7 +116,7 @@ class Placer:
         """
         options = dict(spec.options)
         allowed = (spec.region,) if spec.region else _items(options.get("datacenter-ids", ""))
-        id_ = options.get("network-volume-id", "")
+        id_ = options.get(_VOLUME, "")
         if not id_:
             return allowed
         if id_ not in self._volumes:

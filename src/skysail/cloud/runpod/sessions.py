@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import re
 import ssl
 from collections.abc import AsyncIterator, Coroutine
+from urllib.parse import urlsplit
 
-from skysail.cloud.errors import Gone, Rejected, Unsupported
+from skysail.cloud import outbound
+from skysail.cloud.errors import Gone, OutcomeUnknown, Rejected, Unsupported
 from skysail.cloud.provider import Output, PortConnection
 from skysail.cloud.runpod import api
 from skysail.cloud.runpod.client import Endpoint, RunPodClient
@@ -15,10 +19,14 @@ from skysail.cloud.runpod.client import Endpoint, RunPodClient
 PROXY_DOMAIN = "proxy.runpod.net"
 _EXEC_SECONDS = 25
 _TIMED_OUT = 124
+_HTTP, _HTTPS = 80, 443
+_NOT_ALLOWED = "MethodNotAllowed"
 _CONNECT_SECONDS = 10.0
 _READ_BYTES = 65536
 _MAX_HEAD_BYTES = 65536
-_HEADERS = re.compile(rb"(?im)^(?:host|connection):[^\r\n]*\r\n")
+_HOST = re.compile(rb"(?im)^host:[^\r\n]*\r\n")
+_CONNECTION = re.compile(rb"(?im)^connection:[^\r\n]*\r\n")
+_UPGRADE = re.compile(rb"(?im)^upgrade:")
 
 
 class OneShotExec:
@@ -27,6 +35,8 @@ class OneShotExec:
     def __init__(self, client: RunPodClient, pod: str, command: tuple[str, ...], now: float) -> None:
         body = api.ExecCommand(command=command, timeout_seconds=_EXEC_SECONDS)
         self._now = now
+        self._client = client
+        self._pod = pod
         self._call = asyncio.create_task(client.exec(pod, body))
 
     async def begin(self) -> None:
@@ -34,9 +44,15 @@ class OneShotExec:
         try:
             await asyncio.shield(self._call)
         except Gone as error:
-            raise Unsupported(
-                "This RunPod account has no command for exec, or the pod is gone: print to the log instead."
-            ) from error
+            # The same answer means an unknown path and an unknown pod.
+            await self._client.get_pod(self._pod)
+            raise Unsupported("RunPod's API has no exec for this account: print to the log instead.") from error
+        except Rejected as error:
+            if error.reason == _NOT_ALLOWED:
+                raise Unsupported("RunPod's API has no exec for this account: print to the log instead.") from error
+            raise
+        if not self._call.result().is_complete:
+            raise OutcomeUnknown("RunPod has answered exec without an exit code: print to the log instead.")
 
     async def write(self, data: bytes) -> None:  # noqa: ARG002 (required by the interface)
         return
@@ -79,16 +95,22 @@ class TcpConnection:
     async def read(self) -> bytes:
         try:
             return await self._reader.read(_READ_BYTES)
-        except OSError:
-            return b""
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"The connection to the pod broke, so its last bytes may be missing: {error}."
+            ) from error
 
     async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError as error:
+            raise Gone("The pod has closed the connection.") from error
 
     async def write_eof(self) -> None:
         if self._writer.can_write_eof():
-            self._writer.write_eof()
+            with contextlib.suppress(OSError):
+                self._writer.write_eof()
 
     async def close(self) -> None:
         self._writer.close()
@@ -97,7 +119,7 @@ class TcpConnection:
 class ProxiedConnection(TcpConnection):
     """A connection to an HTTP port through the proxy, which chooses the pod by the host name of the request.
 
-    One request per connection: only the head of the first one can be changed.
+    One request per connection, because only the head of the first one can be changed; or one WebSocket.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
@@ -116,27 +138,54 @@ class ProxiedConnection(TcpConnection):
                 raise Rejected("NotHttp", "This port of the pod answers HTTP only: map it as tcp in runpod.io/ports.")
             return
         first, _, headers = (head + b"\r\n").partition(b"\r\n")
-        own = f"Host: {self._host}\r\nConnection: close\r\n".encode()
+        own, headers = f"Host: {self._host}\r\n".encode(), _HOST.sub(b"", headers)
+        if not _UPGRADE.search(headers):
+            own, headers = own + b"Connection: close\r\n", _CONNECTION.sub(b"", headers)
         self._head = None
-        await super().write(first + b"\r\n" + own + _HEADERS.sub(b"", headers) + b"\r\n" + rest)
+        await super().write(first + b"\r\n" + own + headers + b"\r\n" + rest)
 
 
 async def connect(endpoint: Endpoint, pod: api.Pod, port: int) -> PortConnection:
-    """Connect to a port of a pod: directly to a mapped TCP port, else through the proxy of HTTP ports."""
+    """Connect to a port of a pod: directly to a mapped TCP port, else through the proxy of HTTP ports.
+
+    Raises Rejected if the port is not exposed, not mapped yet, or does not answer.
+    """
     mapped = [row for row in (pod.runtime.ports or () if pod.runtime else ()) if row.private == port]
     for row in mapped:
         if row.type == "tcp" and row.ip and row.public:
-            return TcpConnection(*await _open(asyncio.open_connection(row.ip, row.public), port))
-    if not any(row.type == "http" for row in mapped):
+            _check_address(endpoint, row.ip, port)
+            return TcpConnection(*await _open(outbound.open_connection(row.ip, row.public), port))
+    if f"{port}/http" not in pod.ports and not any(row.type == "http" for row in mapped):
+        if f"{port}/tcp" in pod.ports:
+            raise Rejected("PortNotMapped", f"RunPod has not mapped port {port} yet: retry in a moment.")
         raise Rejected("PortNotExposed", f"RunPod does not expose port {port}: add it to runpod.io/ports.")
     host = f"{pod.id}-{port}.{PROXY_DOMAIN}"
-    path = endpoint.socket
-    if path is not None:
-        opened = await _open(asyncio.open_unix_connection(str(path)), port)
-    else:
-        context = ssl.create_default_context(cadata=endpoint.ca or None)
-        opened = await _open(asyncio.open_connection(host, 443, ssl=context), port)
-    return ProxiedConnection(*opened, host)
+    return ProxiedConnection(*await _open(_open_proxy(endpoint, host), port), host)
+
+
+async def _open_proxy(endpoint: Endpoint, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the proxy. That of a stand-in is the stand-in itself."""
+    if endpoint.socket is not None:
+        return await asyncio.open_unix_connection(str(endpoint.socket))
+    context = ssl.create_default_context(cadata=endpoint.ca or None)
+    if not endpoint.is_stand_in:
+        return await outbound.open_connection(host, _HTTPS, context)
+    parts = urlsplit(endpoint.url)
+    is_https = parts.scheme == "https"
+    port = parts.port or (_HTTPS if is_https else _HTTP)
+    return await asyncio.open_connection(parts.hostname, port, ssl=context if is_https else None)
+
+
+def _check_address(endpoint: Endpoint, address: str, port: int) -> None:
+    """Refuse an address inside the operator's own network, which no pod at the service has. A stand-in is local."""
+    if endpoint.is_stand_in:
+        return
+    try:
+        is_public = ipaddress.ip_address(address).is_global
+    except ValueError:
+        is_public = False
+    if not is_public:
+        raise Rejected("PortUnreachable", f"RunPod maps port {port} to an address that is not public.")
 
 
 async def _open(

@@ -29,7 +29,7 @@ class Terminator:
 
     async def terminate(self, id_: str, grace: float) -> None:
         """Request the termination. A running program has `grace` seconds, during which this method does not wait."""
-        state = self._pods.get(id_)
+        state = self._pods.get(id_) or await self._found(id_)
         if state is None:
             await self._client.delete_pod(id_)
             return
@@ -42,6 +42,15 @@ class Terminator:
         if state.stopping is not None:
             state.stopping.cancel()
         await self._delete(state)
+
+    async def _found(self, id_: str) -> PodState | None:
+        """Look up a pod that this process has not seen yet, so that its program gets the grace period, too.
+
+        Returns None if the pod is not shown, or is not ours: a failed lookup must not keep a pod from being deleted.
+        """
+        with contextlib.suppress(ProviderError):
+            return self._pods.follow(await self._client.get_pod(id_))
+        return None
 
     async def _stop(self, state: PodState, grace: float) -> None:
         """Signal the program, wait for its exit at most `grace` seconds, and delete the pod."""

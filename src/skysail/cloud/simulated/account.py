@@ -123,7 +123,11 @@ class SimulatedAccount:
         return self._instances.changes()
 
     async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
-        async for piece in self._program(instance, rank).output():
+        program = self._program(instance, rank)
+        lifecycle = self._instances.lifecycles.get(instance)
+        if lifecycle is not None and isinstance(lifecycle.program, GangProgram) and lifecycle.program.is_one_pod:
+            program = lifecycle.program
+        async for piece in program.output():
             yield piece
 
     async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:
@@ -196,7 +200,8 @@ class SimulatedAccount:
         lifecycle = self._instances.lifecycles.get(instance)
         if lifecycle is None:
             raise Gone(f"The simulated {self.name} has no output of an instance {instance}.")
-        programs = lifecycle.program.ranks if isinstance(lifecycle.program, GangProgram) else (lifecycle.program,)
+        program = lifecycle.program
+        programs = program.ranks if isinstance(program, GangProgram) else (program,)
         if not 0 <= rank < len(programs):
             raise Gone(f"Instance {instance} of the simulated {self.name} has no rank {rank}.")
         return programs[rank]

@@ -174,7 +174,8 @@ class InstanceManager:
     def _as_gang(self, begin: Row, programs: Sequence[Program]) -> Program:
         if len(programs) == 1:
             return programs[0]
-        return GangProgram(programs, record=functools.partial(self._rank_exited, begin.instance), now=self._now)
+        record = functools.partial(self._rank_exited, begin.instance)
+        return GangProgram(programs, record=record, now=self._now, is_one_pod=begin.is_one_pod)
 
     def _rank_exited(self, instance: str, rank: int, exit_: Ended) -> None:
         if self._ledger.instances[instance].ranks[rank].exit is None:

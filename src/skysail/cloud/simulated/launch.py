@@ -102,6 +102,7 @@ def first_row(spec: LaunchSpec, vendor: Vendor, requested: SimulationOptions, fa
         seconds=spec.max_lifetime,
         options=_with_fault(requested, fault),
         members=spec.size,
+        is_one_pod=spec.replicas > 1,
     )
 
 

@@ -30,7 +30,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `usd` is the price per hour in a `create` row and the total cost in an `ended` row. `seconds` is the maximum
     lifetime of the instance. Only `options` of the launch spec is kept, because environment variables hold secrets.
-    `members` is the size of a gang. An `exited` row with `rank` is about one member of a gang.
+    `members` is the size of a gang; `is_one_pod`: they are copies behind one pod. An `exited` row with `rank` is about
+    one member of a gang.
     """
 
     at: float
@@ -46,6 +47,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit: Ended | None = None
     note: str = ""
     members: int = 1
+    is_one_pod: bool = False
     rank: int | None = None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from skysail.base.settings import NodeSettings, Settings
+from skysail.claims.requirements.types import MODAL
 from skysail.kinds.offload.plan.placement import PlacementConfig
 
 _KATIB = frozenset({"Trial", "Experiment", "Suggestion"})
@@ -42,6 +43,7 @@ def offload_config(settings: Settings) -> OffloadConfig:
             schedulers=settings.offload_schedulers,
             autoscaler_wait=settings.autoscaler_wait_seconds,
             scale_up_timeout=settings.scale_up_timeout_seconds,
+            default_gpu_types={MODAL: settings.modal_default_gpu_type},
         ),
         excluded_kinds=_excluded_kinds(settings),
         excluded_namespaces=frozenset({"kube-system", settings.operator_namespace}),

@@ -13,6 +13,7 @@ from skysail.claims.gangs import GangRef
 from skysail.claims.limits.offload_policy import OffloadPolicy
 from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.offers import OfferList
+from skysail.cloud.provider import Features
 from skysail.kinds.offload.caches import Caches
 from skysail.kinds.offload.config import OffloadConfig
 from skysail.kinds.offload.objects import Pod
@@ -48,8 +49,8 @@ class Clouds(Protocol):
         """Return the providers that had no capacity for another pod of the same Job lately."""
         ...
 
-    def has_private_network(self, provider: str) -> bool:
-        """Return whether the pods of a gang reach each other at the provider."""
+    def features(self, provider: str) -> Features:
+        """Return the features of the provider."""
         ...
 
     def unsupported(self, pod: Pod, provider: str) -> tuple[str, ...]:
@@ -136,7 +137,8 @@ class PlacementObserver:
             outage=self._clouds.outages().get(provider, ""),
             is_exhausted=provider in self._clouds.exhausted(pod),
             unsupported=self._clouds.unsupported(pod, provider),
-            has_private_network=self._clouds.has_private_network(provider),
+            has_private_network=self._clouds.features(provider).gang,
+            gang_limits=self._clouds.features(provider).gang_limits,
         )
 
     def _policies(self) -> tuple[OffloadPolicy, ...] | None:

@@ -22,7 +22,7 @@ from skysail.kinds.training.children import naming, volumes
 from skysail.kinds.training.children.progress_endpoint import TrainingConfig
 from skysail.kinds.training.children.replica_groups import replica_groups
 from skysail.kinds.training.objects import Job, Pod
-from skysail.kinds.training.plan import attempts, completion, failure, planner, termination
+from skysail.kinds.training.plan import attempts, completion, failure, planner, retention, termination
 from skysail.kinds.training.scheduling.observer import GangObserver, IsServed, serves_nothing
 from skysail.kinds.training.snapshot import NameHolder, Snapshot
 from skysail.kube import diagnostics
@@ -99,10 +99,11 @@ class TrainingJobReconciler:
 
     async def observe(self, key: Key) -> Snapshot | None:
         job = self._caches.training.get(key)
-        if job is None:
-            return None
+        return None if job is None else await self._observe(job, self._cached(job))
+
+    def _cached(self, job: TrainingJob) -> Snapshot:
         identity = job.metadata.identity
-        snapshot = Snapshot(
+        return Snapshot(
             object=job,
             now=self._now(),
             jobs=tuple(self._caches.jobs.by("owner", identity)),
@@ -111,7 +112,14 @@ class TrainingJobReconciler:
             gang=self._gangs.cached(job),
             config=self._config(),
         )
-        if job.metadata.is_deleting or job.spec.managed_by is not None or job.status.phase in planner.FINISHED_PHASES:
+
+    async def _observe(self, job: TrainingJob, snapshot: Snapshot) -> Snapshot:
+        """Add to the caches what only the API server knows for sure, as far as the plan depends on it."""
+        if job.metadata.is_deleting or job.spec.managed_by is not None:
+            return snapshot
+        if retention.is_due(job):
+            snapshot = msgspec.structs.replace(snapshot, checkpoint_pvc=await self._checkpoint_pvc(job))
+        if job.status.phase in planner.FINISHED_PHASES:
             return snapshot
         number = attempts.active_number(snapshot)
         if number is not None:
@@ -220,7 +228,7 @@ class TrainingJobReconciler:
         if preflight.is_needed(job):
             snapshot = await self._with_preflight(snapshot, attempts.next_number(job.status))
         if not job.status.attempts:
-            return snapshot
+            return await self._with_checkpoint_pvc(snapshot)
         jobs, pods = await self._list(JOB, job, Job), await self._list(POD, job, Pod)
         return msgspec.structs.replace(snapshot, jobs=jobs, pods=pods)
 
@@ -229,9 +237,17 @@ class TrainingJobReconciler:
         checkpoint = job.status.checkpoint
         if checkpoint is None or checkpoint.provider or not volumes.is_reachable(job, checkpoint):
             return False
+        return volumes.is_lost(await self._checkpoint_pvc(job), checkpoint)
+
+    async def _with_checkpoint_pvc(self, snapshot: Snapshot) -> Snapshot:
+        """Add the PVC for checkpoints before the first attempt: an earlier job of the same name may have left it."""
+        if not volumes.checkpoint_directory(snapshot.object.spec):
+            return snapshot
+        return msgspec.structs.replace(snapshot, checkpoint_pvc=await self._checkpoint_pvc(snapshot.object))
+
+    async def _checkpoint_pvc(self, job: TrainingJob) -> Object | None:
         name = volumes.checkpoint_claim_name(job)
-        pvc = await self._client.find(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)
-        return volumes.is_lost(pvc, checkpoint)
+        return await self._client.find(PERSISTENT_VOLUME_CLAIM, job.metadata.namespace, name, Object)
 
     async def _with_preflight(self, snapshot: Snapshot, number: int) -> Snapshot:
         """Run the preflight of the current spec, unless it has validation errors."""

@@ -46,7 +46,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     for
     all TrainingJobs. `progress_flushed`: all reports of finished pods are written. `has_lost_checkpoint`: the newest
     checkpoint was deleted with its PVC. The last two are read only if the next step depends on them. `claims`: claims
-    of the current attempt's pods at clouds.
+    of the current attempt's pods at clouds. `checkpoint_pvc`: the PVC for checkpoints, read only before the first
+    attempt and if its retention changes.
     """
 
     object: TrainingJob
@@ -65,6 +66,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     progress_flushed: bool = True
     claims: tuple[CloudInstance, ...] = ()
     has_lost_checkpoint: bool = False
+    checkpoint_pvc: Object | None = None
 
     def run(self, number: int) -> AttemptState:
         return AttemptState(

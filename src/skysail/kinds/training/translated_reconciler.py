@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Generic, TypeVar
 
 from skysail.claims.types import CloudInstance
+from skysail.cloud.gang_limits import GangLimits
 from skysail.core.actions import Event, Plan
 from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
 from skysail.kinds.training.api.train_job import TRAIN_JOB, TrainJob
@@ -14,9 +15,10 @@ from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children import modal_job as modal_job_child
 from skysail.kinds.training.children import train_job as train_job_child
+from skysail.kinds.training.objects import INDEX_LABEL
 from skysail.kinds.training.plan import modal_job, train_job
 from skysail.kinds.training.translated_snapshot import TranslatedSnapshot
-from skysail.kube.api.objects import Key
+from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import Resource
 from skysail.kube.cache.cache import Cache
@@ -41,7 +43,10 @@ POLICY_RULES = (
 
 
 class _Translated(Generic[T]):
-    """Common part: reads the object, its TrainingJob, and the claims of its pods. `claims`: claims by UID of a pod."""
+    """Common part: reads the object, its TrainingJob, and the claims of its pods.
+
+    `claims`: claims by UID of a pod. `gang_limits`: limits of the cloud on gangs.
+    """
 
     def __init__(
         self, cache: Cache[T], caches: Caches, now: Callable[[], datetime], child_name: Callable[[str], str]
@@ -52,6 +57,7 @@ class _Translated(Generic[T]):
         self._child_name = child_name
         self.claims: Callable[[str], Iterable[CloudInstance]] = lambda _: ()
         self.script = ""
+        self.gang_limits: GangLimits | None = None
 
     async def observe(self, key: Key) -> TranslatedSnapshot[T] | None:
         found = self._cache.get(key)
@@ -60,7 +66,7 @@ class _Translated(Generic[T]):
         training = self._caches.training.get(Key(key.namespace, self._child_name(key.name)))
         owner = training.metadata.controller if training is not None else None
         if training is None or owner is None or owner.uid != found.metadata.uid:
-            return TranslatedSnapshot(object=found, now=self._now(), script=self.script)
+            return TranslatedSnapshot(object=found, now=self._now(), script=self.script, gang_limits=self.gang_limits)
         return self._with_pods(found, training)
 
     def _with_pods(self, found: T, training: TrainingJob) -> TranslatedSnapshot[T]:
@@ -74,8 +80,9 @@ class _Translated(Generic[T]):
             now=self._now(),
             training=training,
             claims=tuple(claims.values()),
-            pod_annotations=(pods[-1].metadata.annotations or {}) if pods else {},
+            pod_annotations=_newest_annotations(pods),
             script=self.script,
+            gang_limits=self.gang_limits,
         )
 
 
@@ -107,3 +114,9 @@ class TrainJobReconciler(_Translated[TrainJob]):
 
     def on_rejected(self, snapshot: TranslatedSnapshot[TrainJob], event: Event) -> Plan:
         return train_job.refused(snapshot, event)
+
+
+def _newest_annotations(pods: Sequence[Object]) -> dict[str, str]:
+    """Return the annotations of the newest pod of the first rank. `pods` are sorted by age."""
+    first = [pod for pod in pods if (pod.metadata.labels or {}).get(INDEX_LABEL, "0") == "0"]
+    return (first[-1].metadata.annotations or {}) if first else {}

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from skysail.claims.types import CloudInstance
+from skysail.cloud.gang_limits import GangLimits
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.train_job import TrainJob
 from skysail.kinds.training.api.training_job import TrainingJob
@@ -18,8 +19,8 @@ T = TypeVar("T", ModalJob, TrainJob)
 class TranslatedSnapshot(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Input of the plan. `training` is None while the TrainingJob does not exist.
 
-    `claims`: claims of its pods, oldest first. `pod_annotations`: annotations of its newest pod.
-    `script`: training program of the shipped runtime.
+    `claims`: claims of its pods, oldest first. `pod_annotations`: annotations of its newest pod, of the first rank.
+    `script`: training program of the shipped runtime. `gang_limits`: limits of the cloud on gangs, None without any.
     """
 
     object: T
@@ -28,3 +29,4 @@ class TranslatedSnapshot(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     claims: tuple[CloudInstance, ...] = ()
     pod_annotations: dict[str, str] = {}
     script: str = ""
+    gang_limits: GangLimits | None = None

@@ -38,6 +38,9 @@ _NAMESPACES = {
     "net": 0x40000000,
 }
 _POLL_SECONDS = 0.002
+# Bubblewrap writes its errors to the stderr of the program.
+_OWN_OUTPUT = b"bwrap: "
+_MAX_OWN_OUTPUT = 4096
 _NOT_FOUND = "executable file not found in $PATH"
 # The paths are arguments: in the script itself their characters could mean something else to the shell.
 _JOIN = 'until [ "$1" = -- ]; do echo 0 > "$1" || exit; shift; done; shift; exec "$@"'
@@ -110,9 +113,13 @@ class Running:
         """Return the exit code, when all output is in the buffer. May be called repeatedly."""
         code = await asyncio.shield(self._child_process.ended)
         await asyncio.wait(self._pumps)
+        await self._complete_output()
         self.output.end()
         self.streams.close()
         return code
+
+    async def _complete_output(self) -> None:
+        """Add output that was held back. The base class holds none back."""
 
     async def detach(self) -> None:
         """Close our ends of the streams, when no reader is left. The program sees that in its streams."""
@@ -154,6 +161,7 @@ class BwrapContainer(Running):
         self._init_descriptor: int | None = None
         self.pid_namespace: int | None = None
         self._was_executed = False
+        self._held: dict[Stream, bytes] = {}
         self._is_unwanted = False
         self._gate: ProcessGate | None = None
         self._staged: Path | None = None
@@ -289,6 +297,28 @@ class BwrapContainer(Running):
             if Path(f"/proc/{self._init}/ns/{name}").stat().st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino
         )
 
+    def _put(self, stream: Stream) -> Callable[[bytes], Awaitable[None]]:
+        """Hold one first line back that may be bubblewrap's: a log has only what the program printed."""
+        put, is_first = super()._put(stream), True
+
+        async def put_or_hold(data: bytes) -> None:
+            nonlocal is_first
+            if is_first:
+                data = self._held.pop(stream, b"") + data
+                is_first = _may_be_own(data)
+            if is_first:
+                self._held[stream] = data
+            else:
+                await put(data)
+
+        return put_or_hold
+
+    async def _complete_output(self) -> None:
+        await asyncio.wait([self._listener])
+        while self._was_executed and self._held:
+            stream, data = self._held.popitem()
+            await super()._put(stream)(data)
+
     async def _read_status(self, data: bytes) -> None:
         """Parse bubblewrap's status: a line at the start, and one at the end if the program was executed."""
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -374,13 +404,20 @@ class BwrapContainer(Running):
         return [self._gate.descriptor]
 
     def _start_error(self) -> str:
-        message = self.output.last_line()
+        held = b"".join(self._held.values()).decode(errors="replace").strip()
+        message = (held or self.output.last_line()).removeprefix(_OWN_OUTPUT.decode())
         if "Unknown option" in message:
             return f"sandbox setup failed: bubblewrap is too old ({message}): update it, for example by apt-get"
         reason = message.rpartition(": ")[2] if "execvp" in message else ""
         if reason:
             return f'"{self._spec.argv[0]}" cannot be started: {_NOT_FOUND if "No such" in reason else reason}'
         return f"sandbox setup failed: {message or 'bubblewrap ended without a message'}"
+
+
+def _may_be_own(data: bytes) -> bool:
+    """Return whether the first output of a container is bubblewrap's only message, or the beginning of it."""
+    line, _, rest = data.partition(b"\n")
+    return (line.startswith(_OWN_OUTPUT) or _OWN_OUTPUT.startswith(data)) and not rest and len(line) < _MAX_OWN_OUTPUT
 
 
 def _check_entry(command: tuple[str, ...], container_root: rootfs.ContainerRoot) -> None:

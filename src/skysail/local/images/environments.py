@@ -34,7 +34,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     default_args: tuple[str, ...] = ()
-    copied: CopiedDir | None = None
+    copied: tuple[CopiedDir, ...] = ()
     warning: str = ""  # about a version that the image names, and that the environment does not have
     python: str = ""  # version; empty if the image uses the machine's own programs
     loaded: LoadedImage | None = None  # an image with its own root, in which nothing of the machine is visible
@@ -158,14 +158,15 @@ def open_loaded_images(home: Path) -> LoadedImages:
 
 def _command(rule: Rule) -> str:
     """Return the command that replaces this rule, with all of its options."""
-    options = {
-        "--with": ",".join(rule.packages or ()),
-        "--python": rule.python,
-        "--entrypoint": shlex.join(rule.entrypoint),
-        "--copy": f"{rule.copied.source}:{rule.copied.target}" if rule.copied else "",
-    }
-    errors = [word for option, value in options.items() if value for word in (option, value)]
-    return shlex.join(("skysail", "image", "add", rule.pattern, *errors))
+    options = [
+        ("--with", ",".join(rule.packages or ())),
+        ("--python", rule.python),
+        ("--entrypoint", shlex.join(rule.entrypoint)),
+        ("--cmd", shlex.join(rule.default_args)),
+        *(("--copy", f"{copied_dir.source}:{copied_dir.target}") for copied_dir in rule.copied),
+    ]
+    words = [word for option, value in options if value for word in (option, value)]
+    return shlex.join(("skysail", "image", "add", rule.pattern, *words))
 
 
 def _is_python(program: Path) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -42,7 +43,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     entrypoint: tuple[str, ...] = ()
     default_args: tuple[str, ...] = ()
-    copied: CopiedDir | None = None
+    copied: tuple[CopiedDir, ...] = ()
     versioned: str = ""
 
     def matches(self, image: str) -> bool:
@@ -72,7 +73,7 @@ def _runtime(pattern: str, module: str, *packages: str) -> Rule:
     """Return the rule of an image of ours: its packages, and the module of this version of Skysail."""
     entrypoint = ("env", "PYTHONPATH=/opt/skysail", "python", "-m", f"skysail.runtimes.{module}")
     copied_dir = CopiedDir(str(_RUNTIMES), "/opt/skysail/skysail/runtimes")
-    return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=copied_dir)
+    return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=(copied_dir,))
 
 
 # The server uses internals of uvicorn's protocol, so the version is bounded.
@@ -83,7 +84,7 @@ DEFAULT_RULES = (
     _runtime("*fastapi-onnx:*", "model_server", *_SERVER),
     _runtime("*fastapi-pytorch:*", "model_server", *_SERVER, "safetensors", "torch"),
     Rule(pattern="python:*", default_args=("python3",)),
-    Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=_WORKSPACE, versioned="torch"),
+    Rule(pattern="pytorch/pytorch:*", packages=("torch", "numpy"), copied=(_WORKSPACE,), versioned="torch"),
     Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),
     Rule(pattern="*jax*", packages=("jax[cpu]", "numpy")),
     # TensorFlow Serving is not a Python package, so a Python stand-in serves its API.
@@ -108,6 +109,11 @@ def names(image: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((image, tagged, untagged, *short)))
 
 
+def _copied(stored: Any) -> Any:
+    """Return the stored folders as a list. Earlier versions stored one folder or none."""
+    return stored if isinstance(stored, list) else ([stored] if stored else [])
+
+
 def tag_version(image: str) -> str:
     """Return the version at the beginning of the tag, such as 2.3.1 of `2.3.1-cuda12.1`. Empty if there is none."""
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
@@ -130,9 +136,10 @@ class Rules:
 
     def own(self) -> tuple[Rule, ...]:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=tuple[Rule, ...])
+            rows = msgspec.json.decode(self._file.read_bytes(), type=list[dict[str, Any]])
         except FileNotFoundError:
             return ()
+        return msgspec.convert([{**row, "copied": _copied(row.get("copied"))} for row in rows], tuple[Rule, ...])
 
     def add(self, rule: Rule) -> None:
         """Add a rule in front of the others, and replace an older rule of the same pattern."""

@@ -17,9 +17,19 @@ from skysail.local.network.task_set import TaskSet
 _MAX_HEAD_BYTES = 64 * 1024
 _SECONDS = 10.0
 # These headers belong to one connection, and a proxy has two.
-_HOP_BY_HOP = {b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"te", b"upgrade"}
+_HOP_BY_HOP = {
+    b"connection",
+    b"proxy-connection",
+    b"proxy-authorization",
+    b"keep-alive",
+    b"te",
+    b"upgrade",
+    b"skysail-destinations",
+}
 _REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
 _HTTP_PORT = 80
+# Networks that the destination must be in. The inner part of the egress proxy sets it for isolated pods.
+_DESTINATIONS = b"skysail-destinations"
 _NO_REQUEST = "This is Skysail's HTTP proxy for pods, and the request is not HTTP."
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -33,12 +43,16 @@ class ProxyError(Exception):
 
 
 class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Destination of a request. `head` is the request head to forward, empty through a tunnel."""
+    """Destination of a request. `head` is the request head to forward, empty through a tunnel.
+
+    `destinations`: networks that the destination must be in, None for all.
+    """
 
     host: str
     port: int
     head: bytes = b""
     as_it_came: bytes = b""
+    destinations: str | None = None
 
     @property
     def where(self) -> str:
@@ -120,6 +134,17 @@ async def _read(reader: asyncio.StreamReader) -> ProxyRequest:
     return parse(head)
 
 
+def restrict(head: bytes, destinations: str) -> bytes:
+    """Return the head of a request with these destinations, whatever the client wrote there."""
+    first, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    kept = [field for field in fields if not _is_destinations(field)]
+    return b"\r\n".join((first, _DESTINATIONS + b": " + destinations.encode("ascii"), *kept, b"", b""))
+
+
+def _is_destinations(field: bytes) -> bool:
+    return field.partition(b":")[0].strip().lower() == _DESTINATIONS
+
+
 def parse(head: bytes) -> ProxyRequest:
     """Parse the head of a request, which ends with an empty line. Raises `ProxyError`."""
     first, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
@@ -130,14 +155,18 @@ def parse(head: bytes) -> ProxyRequest:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ProxyError(400, _NO_REQUEST) from error
+    named = [field.partition(b":")[2].strip().decode("latin-1") for field in fields if _is_destinations(field)]
+    destinations = named[0] if named else None
     if method == "CONNECT" and host and port and parts.netloc == target:
-        return ProxyRequest(host=host, port=port, as_it_came=head)
+        return ProxyRequest(host=host, port=port, as_it_came=head, destinations=destinations)
     if parts.scheme != "http" or not host:
         raise ProxyError(400, f"This proxy accepts CONNECT host:port and absolute http:// URLs, not {target[:200]!r}.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     kept = [field for field in fields if field.partition(b":")[0].strip().lower() not in _HOP_BY_HOP]
     lines = (f"{method} {path} {version}".encode("ascii"), *kept, b"Connection: close", b"", b"")
-    return ProxyRequest(host=host, port=port or _HTTP_PORT, head=b"\r\n".join(lines), as_it_came=head)
+    return ProxyRequest(
+        host=host, port=port or _HTTP_PORT, head=b"\r\n".join(lines), as_it_came=head, destinations=destinations
+    )
 
 
 def _page(proxy_error: ProxyError) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import socket
+from collections.abc import Callable
 
 from skysail.base import open_files
 from skysail.base.open_files import CallerLimits, LimitedListener
@@ -21,6 +22,8 @@ from skysail.local.network.dns_zone import Zone
 from skysail.local.network.http_proxy import HttpProxy
 from skysail.local.network.objects import ENDPOINT_SLICE, EndpointSlice, Service
 from skysail.local.network.pod_network import PodNetwork
+from skysail.local.network.policy.isolation import Peer
+from skysail.local.network.policy.policy_enforcer import PolicyEnforcer
 from skysail.local.network.service_endpoints import ServiceEndpoint
 from skysail.local.network.service_proxy import ServiceProxy
 
@@ -38,12 +41,19 @@ class Network:
     `pods` attaches pods; `ready` is set when DNS and Services are served, too.
     """
 
-    def __init__(self, client: Client, rng: random.Random) -> None:
+    def __init__(
+        self, client: Client, rng: random.Random, *, load_policies: Callable[[str], None] | None = None
+    ) -> None:
+        """`load_policies` loads a ruleset of NetworkPolicies; None if this machine cannot."""
         self.services = Cache(SERVICE, Service)
         self.slices = Cache(ENDPOINT_SLICE, EndpointSlice)
         self.ready = asyncio.Event()
         self._zone_cache = dns_server.ZoneCache(self._zone)
-        self.pods = PodNetwork(changed=self._zone_cache.touch)
+        self.pods = PodNetwork(changed=self._touch_pods, admit=self._admit)
+        self._policies = PolicyEnforcer(
+            client, lambda: self.pods.addresses, rng, proxy_port=egress_proxy.INNER_PORT, load=load_policies
+        )
+        self._routes: dict[ServiceEndpoint, tuple[ServiceEndpoint, ...]] = {}
         self._dns_responder = dns_server.DnsResponder(self._zone_cache, rng=rng, upstream=ForwarderClient())
         self._reflectors = (
             Reflector(client, self.services, rng=rng),
@@ -56,8 +66,8 @@ class Network:
     async def run(self) -> None:
         """Run until cancelled. First kills the processes and removes the namespaces that an earlier process left."""
         limits = CallerLimits.of_this_process()
-        proxy = ServiceProxy(lambda service_endpoint: listen(service_endpoint, limits))
-        way_out = HttpProxy(egress_proxy.cluster_side(self._resolve))
+        proxy = ServiceProxy(lambda service_endpoint: listen(service_endpoint, limits), self._allows)
+        way_out = HttpProxy(egress_proxy.cluster_side(self._resolve, policy=self))
         await self.pods.open()
         try:
             await way_out.serve(_listen_on_cluster_ip(egress_proxy.INNER_PORT, limits))
@@ -66,6 +76,7 @@ class Network:
                 for reflector in self._reflectors:
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._follow(proxy))
+                tasks.create_task(self._policies.run())
         finally:
             await way_out.close()
             await proxy.close()
@@ -84,9 +95,32 @@ class Network:
                 truncated = routes.truncated
                 names = [str(key) for key in truncated[:_MAX_LOGGED]]
                 log.warning("service ports above the limit, not served", extra={"services": names})
+            self._routes = routes.served
             await proxy.sync(routes.served)
             self.ready.set()
             await self._changed.wait()
+
+    def allows(self, source: str, destination: str, port: int) -> bool:
+        """Return whether a pod may connect to this address, which may be that of a Service, through the egress proxy.
+
+        The service proxy chooses the endpoint afterwards, and sees only the egress proxy. So all must be allowed.
+        """
+        endpoints = self._routes.get(ServiceEndpoint(destination, port), (ServiceEndpoint(destination, port),))
+        return all(self._allows(source, each.address, each.port) for each in endpoints)
+
+    def destinations(self, source: str, port: int) -> tuple[Peer, ...] | None:
+        """Return the networks that a pod may reach at this port; None if it may reach all."""
+        return self._policies.isolation.destinations(source, port)
+
+    def _allows(self, source: str, destination: str, port: int) -> bool:
+        return self._policies.isolation.allows(source, destination, port)
+
+    async def _admit(self, uid: str, namespace: str) -> None:
+        await self._policies.admit(uid, namespace)
+
+    def _touch_pods(self) -> None:
+        self._zone_cache.touch()
+        self._policies.touch()
 
     def _touch(self, _old: object, _new: object) -> None:
         self._changed.set()

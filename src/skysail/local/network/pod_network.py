@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -59,8 +59,12 @@ class PodNetwork:
     All methods must be called in one event loop; blocking work runs in threads.
     """
 
-    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, changed: Callable[[], None] = lambda: None, admit: Callable[[str, str], Awaitable[None]] | None = None
+    ) -> None:
+        """`admit` gets UID and namespace of each attached pod, and returns when its network policies are in force."""
         self._changed = changed
+        self._admit = admit
         self._ip_pool = IpPool()
         self._neighbours = Neighbours()
         self._attachments: dict[str, tuple[Pod, Attachment]] = {}
@@ -76,6 +80,11 @@ class PodNetwork:
             for pod, attachment in self._attachments.values()
             if pod.subdomain
         ]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses of the pods of this node by UID. The API server learns them later."""
+        return {uid: attachment.address for uid, (_, attachment) in self._attachments.items()}
 
     def namespace_of(self, address: str) -> str:
         """Return the Kubernetes namespace of the pod at this address; `default` for other addresses."""
@@ -138,6 +147,8 @@ class PodNetwork:
                 raise
             self._attachments[pod.uid] = (pod, attachment)
             self._changed()
+            if self._admit is not None:
+                await self._admit(pod.uid, pod.namespace)
             return attachment
 
     async def _detach(self, uid: str) -> None:

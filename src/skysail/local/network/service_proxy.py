@@ -20,13 +20,23 @@ _BACKLOG = 512
 
 log = logging.getLogger(__name__)
 Opener = Callable[[ServiceEndpoint], Awaitable[socket.socket]]
+# Whether the first address may connect to the second one at this port.
+Allows = Callable[[str, str, int], bool]
+
+
+def allow_all(_source: str, _destination: str, _port: int) -> bool:
+    return True
 
 
 class ServiceProxy:
-    """Listeners of all Services. `listener` opens a listening socket, or raises OSError."""
+    """Listeners of all Services. `listener` opens a listening socket, or raises OSError.
 
-    def __init__(self, listener: Opener) -> None:
+    `allows` judges each connection: the endpoint sees the address of this proxy, so nothing after it could.
+    """
+
+    def __init__(self, listener: Opener, allows: Allows = allow_all) -> None:
         self._listener = listener
+        self._allows = allows
         self._ports: dict[ServiceEndpoint, _Port] = {}
         self._servers: dict[ServiceEndpoint, asyncio.Server] = {}
         self._task_set = TaskSet()
@@ -51,7 +61,7 @@ class ServiceProxy:
         await self._task_set.close()
 
     async def _open(self, service_endpoint: ServiceEndpoint, endpoints: tuple[ServiceEndpoint, ...]) -> None:
-        port = _Port(endpoints)
+        port = _Port(endpoints, self._allows)
         try:
             listener = await self._listener(service_endpoint)
         except OSError as error:
@@ -70,14 +80,16 @@ class ServiceProxy:
 class _Port:
     """One port of one Service: its endpoints, and the next one."""
 
-    def __init__(self, endpoints: tuple[ServiceEndpoint, ...]) -> None:
+    def __init__(self, endpoints: tuple[ServiceEndpoint, ...], allows: Allows) -> None:
         self.endpoints = endpoints
+        self._allows = allows
         self._turn = 0
 
-    def in_turn(self) -> tuple[ServiceEndpoint, ...]:
-        """Return all endpoints, starting with another one each time."""
+    def in_turn(self, source: str) -> list[ServiceEndpoint]:
+        """Return all endpoints that the client may connect to, starting with another one each time."""
         first = self._turn = (self._turn + 1) % len(self.endpoints)
-        return self.endpoints[first:] + self.endpoints[:first]
+        rows = self.endpoints[first:] + self.endpoints[:first]
+        return [each for each in rows if self._allows(source, each.address, each.port)]
 
 
 class _ClientProtocol(Pipe):
@@ -90,11 +102,12 @@ class _ClientProtocol(Pipe):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._task_set.start(self._find_endpoint())
+        peer = transport.get_extra_info("peername")
+        self._task_set.start(self._find_endpoint(str(peer[0]) if peer else ""))
 
-    async def _find_endpoint(self) -> None:
+    async def _find_endpoint(self, source: str) -> None:
         loop = asyncio.get_running_loop()
-        for service_endpoint in self._port.in_turn():
+        for service_endpoint in self._port.in_turn(source):
             try:
                 async with asyncio.timeout(_DIAL_SECONDS):
                     _, endpoint = await loop.create_connection(Pipe, service_endpoint.address, service_endpoint.port)

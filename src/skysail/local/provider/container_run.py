@@ -32,6 +32,7 @@ from skysail.local.files import remove_tree
 from skysail.local.images import image_users
 from skysail.local.images.environments import Environment
 from skysail.local.images.loaded_images import LoadedImage
+from skysail.local.images.rules import CopiedDir
 from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.image_pull_events import PullReporter
 from skysail.local.provider.pod_sandbox import PodSandbox
@@ -244,9 +245,9 @@ class ContainerRun:
         own = ["message", *(name for name in own_folders if name != "tmp")]
         if environment.loaded is not None:
             self._make_scratch(Path(environment.loaded.root))
-        if environment.copied is not None:
-            shutil.copytree(environment.copied.source, self._folder / "copied", symlinks=True)
-            own.append("copied")
+        for name, copied_dir in _copies(environment):
+            shutil.copytree(copied_dir.source, self._folder / name, symlinks=True)
+            own.append(name)
         security = self.container.rights
         for name in own:
             self._pod_sandbox.ownership.give(self._folder / name, rootfs.user(security), rootfs.group(security))
@@ -316,13 +317,13 @@ class ContainerRun:
         return environment.env | own | hostname | terminal | dict(self.container.env)
 
     def _binds(self, environment: Environment) -> tuple[BindMount, ...]:
-        copied_dir, read_only = environment.copied, self.container.rights.read_only_root
+        read_only = self.container.rights.read_only_root
         return (
             *(
                 BindMount(str(self._folder / name), target, read_only)
                 for name, target in _own_folders(environment).items()
             ),
-            *((BindMount(str(self._folder / "copied"), copied_dir.target),) if copied_dir else ()),
+            *(BindMount(str(self._folder / name), copied_dir.target) for name, copied_dir in _copies(environment)),
             *self._pod_sandbox.binds,
             *(self._pod_sandbox.volumes.bind(mount) for mount in self.container.mounts),
             BindMount(str(self._folder / "message"), self.container.message_path),
@@ -374,7 +375,12 @@ def _own_folders(environment: Environment) -> dict[str, str]:
 def _working_dir(environment: Environment) -> str:
     if environment.loaded is not None:
         return environment.loaded.program.working_dir or "/"
-    return environment.copied.target if environment.copied else "/"
+    return environment.copied[0].target if environment.copied else "/"
+
+
+def _copies(environment: Environment) -> list[tuple[str, CopiedDir]]:
+    """Return the copied folders and their names below the run's own folder, outer ones before those inside them."""
+    return [(f"copied-{at}", each) for at, each in enumerate(sorted(environment.copied, key=lambda each: each.target))]
 
 
 def _below_own(environment: Environment) -> Iterator[str]:
@@ -398,15 +404,15 @@ async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
 def argv(container: Container, environment: Environment) -> tuple[str, ...]:
     """Return the command line: `command` replaces entry point and arguments of the image, `args` only the arguments.
 
-    Raises Rejected if there is neither a command nor an entry point.
+    Raises Rejected if nothing is left to run. `args` of an image without an entry point are the whole command line.
     """
     if container.command:
         return container.command + container.args
-    if not environment.entrypoint and not environment.default_args:
+    if not (environment.entrypoint or environment.default_args or container.args):
         raise Rejected(
             "EntrypointUnknown",
             f"Container {container.name} has no command, and image {container.image} has no entry point on this "
-            f"machine: set `command`, or run `skysail image add {shlex.quote(container.image)} --entrypoint …`.",
+            f"machine: set `command`, or run `skysail image add {shlex.quote(container.image)} --cmd …`.",
         )
     return environment.entrypoint + (container.args or environment.default_args)
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from skysail.base.names import Annotation
+from skysail.claims.requirements.machine_size import INJECTED_CONTAINERS
 from skysail.node.config import container_overrides
 from skysail.node.config.container_config import without_service_account, without_volumes
 from skysail.node.pod_types import Container, EnvVar, Pod, Volume
@@ -22,16 +23,6 @@ _TOKEN_VOLUME = "kubeflow-trainer-token"  # noqa: S105 (a name)
 _SERVER_VARIABLES = "KUBEFLOW_TRAINER_SERVER_"
 _CHECKPOINTS = "checkpoints"
 _RESUME_FROM, _RESUME_STEP = "RESUME_FROM", "RESUME_STEP"
-# Containers that other systems add to a pod, and which have nothing to do at a cloud.
-_INJECTED = frozenset(
-    {
-        *("istio-proxy", "istio-init", "istio-validation"),
-        "queue-proxy",
-        *("vault-agent", "vault-agent-init"),
-        # Waits until the name of rank 0 resolves. At a cloud all ranks start together.
-        "init-pytorch",
-    }
-)
 _KATIB_COLLECTOR = "metrics-logger-and-collector"
 
 
@@ -51,7 +42,7 @@ def effective(pod: Pod, provider: str) -> Pod:
 
 def ignored(pod: Pod) -> Iterator[str]:
     """Yield sentences about injected containers that do not run at a cloud."""
-    names = [container.name for container in _all(pod) if container.name in _INJECTED]
+    names = [container.name for container in _all(pod) if container.name in INJECTED_CONTAINERS]
     if names and len(names) < len(_all(pod)):
         yield f"spec.containers ({', '.join(names)}): injected into the pod, and not run at a cloud."
 
@@ -71,10 +62,10 @@ def _all(pod: Pod) -> tuple[Container, ...]:
 
 
 def _without_injected(pod: Pod) -> Pod:
-    kept = tuple(container for container in pod.spec.containers if container.name not in _INJECTED)
+    kept = tuple(container for container in pod.spec.containers if container.name not in INJECTED_CONTAINERS)
     if not kept:
         return pod
-    inits = tuple(container for container in pod.spec.init_containers if container.name not in _INJECTED)
+    inits = tuple(container for container in pod.spec.init_containers if container.name not in INJECTED_CONTAINERS)
     return replace(pod, spec=replace(pod.spec, containers=kept, init_containers=inits))
 
 

@@ -7,11 +7,9 @@ from msgspec.structs import replace
 
 from skysail.claims.requirements.annotations import parse
 from skysail.claims.requirements.gpu_types import GPU_RESOURCE
+from skysail.claims.requirements.machine_size import CORES_PER_PHYSICAL_CORE
 from skysail.claims.requirements.types import OffloadRequest, PodSpecView
 from skysail.node.pod_types import Container, Pod
-
-# Kubernetes counts threads of a core, Modal and its annotation count physical cores.
-_CORES_PER_PHYSICAL_CORE = 2
 
 
 def offload_request(pod: Pod) -> OffloadRequest:
@@ -46,7 +44,7 @@ def _replaced(container: Container, request: OffloadRequest) -> Container:
         container = replace(container, command=command, args=())
     limits: dict[str, str | int] = {}
     if overrides.cpu is not None:
-        limits["cpu"] = f"{overrides.cpu * _CORES_PER_PHYSICAL_CORE:f}"
+        limits["cpu"] = f"{overrides.cpu * CORES_PER_PHYSICAL_CORE:f}"
     if overrides.memory is not None:
         limits["memory"] = overrides.memory
     if request.gpus is not None:

@@ -165,7 +165,7 @@ def _missing(kind: str, name: str, key: str = "") -> Missing:
     title = f"Key {key} of {kind} {name}" if key else f"{kind} {name}"
     return Missing(
         f"Mandatory{kind}NotFound",
-        f"{title} not found: create it, and the container starts; or mark the reference as optional.",
+        f"{title} not found: create it, and the container starts.",
     )
 
 

@@ -18,7 +18,8 @@ from skysail.node.server.websocket_channels import Channels
 # Never v5 on SPDY, even if offered: v5 is not defined for SPDY, which has its own end of a stream.
 _SPDY = (websocket_channels.V4, "v3.channel.k8s.io", "v2.channel.k8s.io")
 _WITHOUT_RESIZE = "v2.channel.k8s.io"
-_WEBSOCKET = (websocket_channels.V5, websocket_channels.V4, websocket_channels.V4_BASE64)
+_PLAIN_STATUS = (websocket_channels.V1, websocket_channels.V1_BASE64)
+_WEBSOCKET = (websocket_channels.V5, websocket_channels.V4, websocket_channels.V4_BASE64, *_PLAIN_STATUS)
 _NUMBERS = {STDIN: 0, STDOUT: 1, STDERR: 2, ERROR: 3, RESIZE: 4}
 _OPENING_SECONDS = 30.0
 
@@ -60,7 +61,9 @@ async def open_connection(request: web.Request, options: StreamOptions) -> Conne
 
 
 class WebSocketConnection(Channels):
-    has_plain_status = False
+    def __init__(self, socket: web.WebSocketResponse, numbers: Mapping[str, int]) -> None:
+        super().__init__(socket, numbers)
+        self.has_plain_status = socket.ws_protocol in {None, *_PLAIN_STATUS}
 
 
 async def _over_websocket(request: web.Request, options: StreamOptions) -> WebSocketConnection:

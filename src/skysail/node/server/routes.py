@@ -27,6 +27,8 @@ from skysail.node.server.port_forward import PortForwardHandler
 POLICY_RULES = (*authentication.POLICY_RULES, *authorization.POLICY_RULES)
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+# As in the kubelet: exec has the whole command in the first line of its request.
+_MAX_HEADER_BYTES = 2**20
 _STOP_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
@@ -138,10 +140,20 @@ def answer(error: Exception) -> tuple[int, str]:
 
 async def serve(api: KubeletApi, listener: socket, context: ssl.SSLContext) -> web.AppRunner:
     """Start the server. The runner's `cleanup` sends each user a final status, and stops the server."""
-    runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=_STOP_SECONDS)
+    runner = make_runner(api.application())
     await runner.setup()
     await web.SockSite(runner, listener, ssl_context=context).start()
     return runner
+
+
+def make_runner(application: web.Application) -> web.AppRunner:
+    return web.AppRunner(
+        application,
+        access_log=None,
+        shutdown_timeout=_STOP_SECONDS,
+        max_line_size=_MAX_HEADER_BYTES,
+        max_field_size=_MAX_HEADER_BYTES,
+    )
 
 
 def _for_pod(handler: PodHandler) -> Handler:

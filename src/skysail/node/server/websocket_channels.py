@@ -19,6 +19,8 @@ from skysail.node.server.spill_buffer import PIECE, SpillBuffer
 from skysail.node.server.streams import negotiate
 
 V5, V4, V4_BASE64 = "v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"
+# Before v4 the error channel carries plain text. A client that offers no protocol speaks the first of them.
+V1, V1_BASE64 = "channel.k8s.io", "base64.channel.k8s.io"
 UPGRADE = "websocket"
 _CLOSE = 255
 _MAX_MESSAGE_BYTES = 64 * 2**20
@@ -26,7 +28,8 @@ _MAX_MESSAGE_BYTES = 64 * 2**20
 
 async def shake_hands(request: web.Request, ours: tuple[str, ...]) -> web.WebSocketResponse:
     """Open the WebSocket. Raises Forbidden if there is no common protocol."""
-    if negotiate(request, "Sec-WebSocket-Protocol", ours) is None:
+    is_bare = V1 in ours and "Sec-WebSocket-Protocol" not in request.headers
+    if not is_bare and negotiate(request, "Sec-WebSocket-Protocol", ours) is None:
         raise Forbidden(f"unable to upgrade: this node speaks {', '.join(ours)}")
     socket = web.WebSocketResponse(protocols=ours, max_msg_size=_MAX_MESSAGE_BYTES, compress=False)
     await socket.prepare(request)
@@ -64,7 +67,7 @@ class Channels:
 
     def __init__(self, socket: web.WebSocketResponse, numbers: Mapping[str, int]) -> None:
         self._socket = socket
-        self._is_base64 = socket.ws_protocol == V4_BASE64
+        self._is_base64 = socket.ws_protocol in {V4_BASE64, V1_BASE64}
         self._can_close = socket.ws_protocol == V5
         self._may_read = asyncio.Event()
         self._may_read.set()

@@ -38,6 +38,7 @@ def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> Cl
     is_automatic = (pod.metadata.annotations or {}).get(Annotation.AUTOMATIC) == "true"
     return CloudRequirements(
         gpus=request.gpus,
+        replicas=request.replicas,
         size=container_config.machine_size(pod.spec.containers[0]) if pod.spec.containers else ResourceLimits(),
         seconds=_seconds(pod, request),
         grace=float(_DEFAULT_GRACE if grace is None else grace),

@@ -18,6 +18,7 @@ _MAX_MESSAGE_LENGTH = 4096
 _MAX_MESSAGES = 12 * 1024
 # By this condition a Job's podFailurePolicy distinguishes disruptions by the node from failures of the program.
 _DISRUPTED = "DisruptionTarget"
+_UNUSABLE_IMAGE = {Reason.ENTRYPOINT_UNKNOWN, Reason.NO_SHELL}
 _DISRUPTIONS = {EVICTED: "TerminationByKubelet", LOST: "TerminationByKubelet", NO_CAPACITY: Reason.NO_CAPACITY}
 _CRASH_LOOP = "CrashLoopBackOff"
 _NEVER_RAN = 128  # exit code that container runtimes report if the start fails
@@ -271,12 +272,12 @@ def _conditions(
 
 
 def _entrypoint(snapshot: Snapshot) -> tuple[str, str | None, str | None] | None:
-    """Return the condition of a pod whose image could not be read, until it is read."""
+    """Return the condition of a pod whose image could not be read or has no shell, until that has changed."""
     for waiting in snapshot.waiting.values():
-        if waiting.reason == Reason.ENTRYPOINT_UNKNOWN:
-            return "False", Reason.ENTRYPOINT_UNKNOWN, waiting.message
+        if waiting.reason in _UNUSABLE_IMAGE:
+            return "False", waiting.reason, waiting.message
     written = next((row for row in snapshot.pod.status.conditions if row["type"] == Condition.SUPPORTED), {})
-    return ("True", None, None) if written.get("reason") == Reason.ENTRYPOINT_UNKNOWN else None
+    return ("True", None, None) if written.get("reason") in _UNUSABLE_IMAGE else None
 
 
 def _readiness(final_status: FinalStatus | None, unready: list[str]) -> tuple[str, str | None, str | None]:

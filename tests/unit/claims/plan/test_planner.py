@@ -26,6 +26,7 @@ from tests.unit.claims.samples import (
     claim,
     exited,
     instance,
+    moved,
     snapshot,
 )
 
@@ -459,6 +460,16 @@ def test_what_ended_a_program_is_what_the_claim_says():
     made = plan(snapshot(claim("Running"), observation=seen(instance("i-1", "ended", exit=preempted))))
     told = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
     assert (told.reason, told.message) == ("Preempted", "Another paid more.")
+
+
+def test_exit_is_written_before_the_end_of_an_instance_that_its_cloud_forgets():
+    timings = msgspec.structs.replace(TERMS, forgets_ended=True)
+    observation = seen(instance(exit=exited()))
+    before = claim("Running")
+    first = plan(snapshot(before, observation=observation, timings=timings))
+    assert (kinds(first), first.status.exit.code, first.requeue_after) == ((), exited().code, 0.0)
+    then = plan(snapshot(moved(before, exit=first.status.exit), observation=observation, timings=timings))
+    assert kinds(then) == (TerminateInstance,)
 
 
 def test_the_final_cost_is_that_of_all_that_were_made():

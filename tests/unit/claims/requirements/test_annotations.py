@@ -107,7 +107,7 @@ def test_parse_gpu_count_differs_from_limits_is_error():
     [
         ("timeout", "300", "max_lifetime", 300.0),
         ("retries", "0", "retries", 0),
-        ("replicas", "1", "not_honoured", ()),
+        ("replicas", "1", "replicas", 1),
     ],
 )
 @pytest.mark.parametrize("wrong", ["soon", "-1", "1.5", "", " 1", "9" * 12, "٣"])
@@ -196,16 +196,18 @@ def test_parse_timeout_has_default_in_container_mode_only(written, seconds):
 
 
 def test_parse_annotations_without_effect_are_listed():
-    not_honoured = {
-        "handler": "app.run",
-        "replicas": "2",
-        "enable-i6pn": "true",
-    }
-    found = request({f"{MODAL}{name}": value for name, value in not_honoured.items()})
-    assert set(found.not_honoured) == {f"{MODAL}{name}" for name in not_honoured}
-    defaults = {"handler": "", "replicas": "1", "enable-i6pn": "false"}
-    assert request({f"{MODAL}{name}": value for name, value in defaults.items()}).not_honoured == ()
+    assert request({f"{MODAL}handler": "app.run"}).not_honoured == (f"{MODAL}handler",)
+    assert request({f"{MODAL}handler": ""}).not_honoured == ()
     assert request({f"{RUNPOD}interruptible": "true"}).not_honoured == (f"{RUNPOD}interruptible",)
+
+
+def test_parse_replicas_need_a_private_network():
+    asked = {f"{MODAL}replicas": "3"}
+    found = request({**asked, f"{MODAL}enable-i6pn": "true"})
+    assert (found.replicas, found.errors, found.not_honoured) == (3, (), ())
+    (error,) = request(asked).errors
+    assert "3 replicas need a private network" in error
+    assert request({f"{MODAL}enable-i6pn": "true"}).replicas == 1
 
 
 def test_parse_unknown_annotation_is_listed_and_written_ones_are_not():

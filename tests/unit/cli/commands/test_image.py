@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,8 @@ def test_images_are_added_listed_and_removed_by_command(tmp_path, monkeypatch):
     said = command("add", "team/app:*", "--copy", copy, "--entrypoint", "python3 -m 'my app'")
     assert "Images team/app:* run in" in said
     rule = Rules(tmp_path / "home" / "images.json").find("team/app:1")
-    assert (rule.copied, rule.entrypoint) == (CopiedDir(f"{tmp_path}/code", "/workspace"), ("python3", "-m", "my app"))
+    assert rule.copied == (CopiedDir(f"{tmp_path}/code", "/workspace"),)
+    assert rule.entrypoint == ("python3", "-m", "my app")
     assert "team/app:*" in command("list")
     command("rm", "team/app:*")
     assert "team/app:*" not in command("list")
@@ -48,10 +50,20 @@ def test_a_copy_that_cannot_be_is_misuse(tmp_path, monkeypatch, copy, words):
         command("add", "x", "--copy", copy)
 
 
-def test_a_second_copy_is_rejected_instead_of_replacing_the_first(tmp_path, monkeypatch):
+def test_every_copy_and_the_cmd_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
-    with pytest.raises(Misused, match="more than once"):
-        command("add", "x", "--copy", f"{tmp_path}:/a", "--copy", f"{tmp_path}:/b")
+    command("add", "x", "--copy", f"{tmp_path}:/a", "--copy", f"{tmp_path}:/b/", "--cmd", "python3 -i")
+    rule = Rules(tmp_path / "home" / "images.json").find("x")
+    assert rule.copied == (CopiedDir(str(tmp_path), "/a"), CopiedDir(str(tmp_path), "/b"))
+    assert rule.default_args == ("python3", "-i")
+    assert "python3 -i" in command("list")
+
+
+def test_two_copies_to_one_path_are_misuse(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    with pytest.raises(Misused, match="/a more than once"):
+        command("add", "x", "--copy", f"{tmp_path}:/a", "--copy", f"{tmp_path}:/a/")
 
 
 def test_packages_of_a_requirements_file_are_installed(tmp_path, monkeypatch):
@@ -115,3 +127,13 @@ def test_who_interrupts_it_leaves_nothing_half_made_and_no_rule(tmp_path):
     assert Rules(tmp_path / "home" / "images.json").own() == ()
     left = (tmp_path / "cache" / "skysail" / "environments").iterdir()
     assert [path.suffix for path in left] == [".lock"]
+
+
+def test_images_are_listed_for_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SKYSAIL_HOME", str(tmp_path / "home"))
+    command("add", "team/app:*", "--cmd", "sh")
+    assert command("list", "-o", "name").splitlines()[0] == "team/app:*"
+    [first, *rest] = json.loads(command("list", "-o", "json"))["rules"]
+    assert (first["pattern"], first["builtIn"], first["default_args"]) == ("team/app:*", False, ["sh"])
+    assert all(rule["builtIn"] for rule in rest)

@@ -14,9 +14,12 @@ from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT
 from skysail.claims.tracking import offer_publisher
 from skysail.cli import main
+from skysail.cloud.account import GpuRequest
+from skysail.cloud.modal.prices import PriceTable
 from skysail.cloud.offers import OfferList
+from skysail.cloud.provider import ResourceLimits
 from skysail.cloud.simulated.vendors import VENDORS
-from skysail.kube.api.resources import CONFIG_MAP, NODE
+from skysail.kube.api.resources import CONFIG_MAP, NAMESPACE, NODE
 from tests.support.served_api import serve
 
 if TYPE_CHECKING:
@@ -99,6 +102,32 @@ def test_plan_job_that_asks_for_runpod_has_price_and_worst_case(api, tmp_path):
     assert 300 <= plan["candidates"][0]["ageSeconds"] < 360
     assert plan["notes"] == ["Each of up to 6 retries costs up to 10.56 USD more."]
     assert (shown["verdict"], shown["usdPerHour"], shown["worstCaseUsd"]) == ("allowed", 0.44, 10.56)
+
+
+@pytest.mark.parametrize(
+    ("resources", "annotations", "gpus"),
+    [
+        ({}, {}, None),
+        ({"cpu": "8", "memory": "32Gi"}, {}, None),
+        ({"cpu": "8", "memory": "32Gi"}, {"modal-operator.io/gpu": "H100:2"}, GpuRequest("H100", 2)),
+        ({}, {"modal-operator.io/gpu-type": "T4"}, GpuRequest("T4", 1)),
+    ],
+)
+def test_plan_shows_the_price_that_a_claim_reserves(api, tmp_path, resources, annotations, gpus):
+    """The published offers carry the rates of CPU and memory, so that the command needs no account."""
+    add_policy(api)
+    listed = msgspec.json.encode(PriceTable().offers()).decode()
+    api.create(NAMESPACE, {"metadata": {"name": "elsewhere"}})
+    metadata = {"name": offer_publisher.NAME, "namespace": "elsewhere"}
+    api.create(CONFIG_MAP, {"metadata": metadata, "data": {"modal": listed}})
+    api.requests.clear()
+    asked = {"skysail.dev/offload": "modal", **annotations}
+    manifest = pod(annotations=asked, gpus=1 if "modal-operator.io/gpu-type" in annotations else 0)
+    manifest["spec"]["containers"][0]["resources"].setdefault("limits", {}).update(resources)
+    shown = run(api, tmp_path, manifest, arguments=("-o", "json", "--operator-namespace", "elsewhere"))
+    (plan,) = json.loads(shown)["workloads"]
+    size = ResourceLimits(cpu=8.0, memory=32 * 2**30) if resources else ResourceLimits()
+    assert plan["usdPerHour"] == PriceTable().usd_per_hour(gpus, size, "")
 
 
 def test_plan_text_says_place_price_and_worst_case(api, tmp_path):

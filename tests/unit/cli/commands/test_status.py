@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 
 from skysail.cli.commands import status
+from skysail.cli.options import NamedOutputFormat
 from skysail.local.cluster.control_client import LocalClusterStatus
-from skysail.local.cluster.supervisor import UnitStatus
+from skysail.local.cluster.supervisor import Crash, UnitStatus
 from skysail.local.reports.cloud_costs import CloudCosts
 
 
@@ -96,3 +98,28 @@ def test_what_a_price_means_is_said(accounts, want):
 def test_what_runs_without_a_claim_is_told_with_its_node():
     clouds = [spending(orphans="1 instance runs there without a claim."), spending()]
     assert status._orphans(clouds) == ["modal.com: 1 instance runs there without a claim."]
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "is_shown"), [("running", 60, True), ("running", 3600, False), ("waiting", 3600, True)]
+)
+def test_an_old_crash_of_a_component_that_has_recovered_is_not_shown(state, seconds, is_shown):
+    unit = UnitStatus(name="operator", state=state, crash=Crash(at=1000.0, code=1, log_tail="x"))
+    assert status._is_current(unit, 1000.0 + seconds) is is_shown
+
+
+def test_the_status_is_told_to_programs():
+    shown = LocalClusterStatus(
+        is_ready=True,
+        pid=1,
+        started=0.0,
+        url="https://x",
+        with_operator=True,
+        with_audit=False,
+        mock_clouds=False,
+        steps=(),
+        units=(UnitStatus(name="etcd", state="running"), UnitStatus(name="operator", state="waiting")),
+    )
+    assert status._for_programs(shown, {}, NamedOutputFormat.NAME) == "etcd\noperator"
+    facts = json.loads(status._for_programs(shown, {"Pod": 2}, NamedOutputFormat.JSON))
+    assert (facts["state"], facts["objects"], facts["url"]) == ("not running: operator", {"Pod": 2}, "https://x")

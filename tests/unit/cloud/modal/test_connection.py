@@ -64,9 +64,13 @@ async def test_positions_of_ended_sandboxes_are_forgotten_with_a_complete_invent
     states = {"sb-1": "ended", "sb-2": "running"}
     listed = tuple(SimpleNamespace(id=name, state=state) for name, state in states.items())
 
-    async def list_all() -> Inventory:
+    async def list_apps() -> dict[str, Any]:
+        return {}
+
+    async def list_all(_: object) -> Inventory:
         return Inventory(listed, complete=is_complete)  # type: ignore[arg-type]
 
+    monkeypatch.setattr(account._apps, "list", list_apps)
     monkeypatch.setattr(account._inventory, "list_all", list_all)
     await account.list()
     assert {name for name, _ in account._output._positions} == left

@@ -2,7 +2,7 @@ import pytest
 
 from skysail.cloud.errors import Rejected
 from skysail.cloud.modal import identity
-from skysail.cloud.modal.identity import SandboxTags
+from skysail.cloud.modal.identity import InstanceTags
 from tests.unit.cloud.modal.specs import CLUSTER, launch_spec
 
 
@@ -24,14 +24,14 @@ def test_two_clusters_and_two_namespaces_never_share_an_app():
 
 def test_tags_come_back():
     tags = identity.encode_tags(launch_spec(), created=1763434.25, usd_per_hour=0.59, region="us-east")
-    assert identity.decode_tags(tags) == SandboxTags(
+    assert identity.decode_tags(tags) == InstanceTags(
         claim="claim-1", cluster=CLUSTER, created=1763434.25, usd_per_hour=0.59, lifetime=600.0, region="us-east"
     )
 
 
 @pytest.mark.parametrize("tags", [{}, {"claim": "c", "cluster": CLUSTER}, {"owner": "someone", "claim": "c"}])
 def test_foreign_tags_name_no_claim(tags):
-    assert identity.decode_tags(tags) == SandboxTags()
+    assert identity.decode_tags(tags) == InstanceTags()
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-1", "1e99", "x"])

@@ -1,6 +1,7 @@
 import pytest
 
 from skysail.cloud.account import GpuRequest
+from skysail.cloud.machine_prices import MachineRequest, price_offers
 from skysail.cloud.modal.prices import AS_OF, PriceTable
 from skysail.cloud.provider import ResourceLimits
 
@@ -41,7 +42,8 @@ def test_offers_are_dated_and_unique():
 @pytest.mark.parametrize("count", [0, 1, 8])
 def test_an_offer_for_a_pod_costs_what_its_sandbox_costs(count, region, factor):
     prices = PriceTable()
-    priced = prices.price_offers(prices.offers().offers, count, LARGE, region)
+    request = MachineRequest(gpu_count=count, size=LARGE, options=(("modal-region", region),))
+    priced = price_offers(prices.offers(), request)
     offer = next(offer for offer in priced if offer.gpu_type == ("H100" if count else ""))
     assert offer.total(count) == pytest.approx(factor * (3.95 * count + 32 * 0.1419 + 512 * 0.024))
     assert offer.total(count) == prices.usd_per_hour(GpuRequest("H100", count) if count else None, LARGE, region)
@@ -49,7 +51,7 @@ def test_an_offer_for_a_pod_costs_what_its_sandbox_costs(count, region, factor):
 
 def test_the_region_of_an_offer_decides_its_price():
     prices = PriceTable(offered_regions=("us",))
-    priced = prices.price_offers(prices.offers().offers, 0, NONE, "us-east")
+    priced = price_offers(prices.offers(), MachineRequest(options=(("modal-region", "us-east"),)))
     found = {offer.region: offer.usd_per_hour for offer in priced if not offer.gpu_type}
     assert found == {"": pytest.approx(1.75 * DEFAULTS), "us": pytest.approx(1.5 * DEFAULTS)}
 

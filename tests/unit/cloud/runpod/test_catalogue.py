@@ -1,4 +1,6 @@
-from skysail.cloud.offers import Offer
+from skysail.cloud.machine_prices import MachineRequest, price_offers
+from skysail.cloud.machine_rates import FlavorRates
+from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.provider import ResourceLimits
 from skysail.cloud.runpod import api, catalogue
 
@@ -6,10 +8,12 @@ CPUS = (
     api.CpuType(id="cpu3c", ram_gb_per_vcpu=2.0, price=api.VcpuPrice(secure_per_vcpu=0.03)),
     api.CpuType(id="cpu3m", ram_gb_per_vcpu=8.0, price=api.VcpuPrice(secure_per_vcpu=0.05)),
 )
+RATES = FlavorRates(flavors=catalogue.flavors(CPUS))
 
 
 def priced(size: ResourceLimits) -> list[float]:
-    return [offer.usd_per_hour for offer in catalogue.price_cpu_offers(catalogue.cpu_offers(CPUS), CPUS, size)]
+    listed = OfferList(tuple(catalogue.cpu_offers(CPUS)), 0.0, RATES)
+    return [offer.usd_per_hour for offer in price_offers(listed, MachineRequest(size=size))]
 
 
 def test_a_cpu_offer_costs_all_cores_of_the_machine_that_is_ordered():
@@ -17,7 +21,7 @@ def test_a_cpu_offer_costs_all_cores_of_the_machine_that_is_ordered():
     assert priced(ResourceLimits(cpu=12.0)) == [0.48]
     large = ResourceLimits(cpu=2.0, memory=128 * 10**9)
     assert priced(large) == [0.8]
-    assert catalogue.cpu_order(CPUS, large, "") == api.CpuOrder(id="cpu3m", vcpu_count=16)
+    assert catalogue.cpu_order(catalogue.flavors(CPUS), large, "") == api.CpuOrder(id="cpu3m", vcpu_count=16)
 
 
 def test_a_machine_that_is_too_large_has_no_offer():
@@ -26,4 +30,5 @@ def test_a_machine_that_is_too_large_has_no_offer():
 
 def test_the_size_does_not_change_the_price_of_gpus():
     gpu = Offer(provider="runpod", gpu_type="NVIDIA A40", usd_per_hour=0.4)
-    assert list(catalogue.price_cpu_offers((gpu,), CPUS, ResourceLimits(cpu=64.0))) == [gpu]
+    large = MachineRequest(gpu_count=1, size=ResourceLimits(cpu=64.0))
+    assert price_offers(OfferList((gpu,), 0.0, RATES), large) == (gpu,)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from skysail.cloud.account import GpuRequest, RegistryCredentials
 from skysail.cloud.errors import NoCapacity, Rejected, Throttled, Unsupported
-from skysail.cloud.machine_prices import MachineRequest
+from skysail.cloud.machine_prices import MachineRequest, price_offers
 from skysail.cloud.provider import (
     CloudVolume,
     EmptyDir,
@@ -242,7 +242,7 @@ async def test_network_volume_pins_the_launch_to_its_data_center():
         with pytest.raises(NoCapacity, match="US-KS-2"):
             await at.account.create(order(gpus=A40, region="EU-RO-1", options=options))
         listed = await at.account.offers()
-        fitting = at.account.price_offers(listed.offers, MachineRequest(gpu_count=1, options=options))
+        fitting = price_offers(listed, MachineRequest(gpu_count=1, options=options))
         assert {offer.region for offer in fitting if offer.gpu_type} == {"US-KS-2"}
         assert len(at.service.pods) == 1
 

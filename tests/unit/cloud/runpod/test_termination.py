@@ -10,7 +10,7 @@ from skysail.cloud.errors import Gone, OutcomeUnknown
 from skysail.cloud.runpod.stand_in.faults import Fault
 from skysail.cloud.simulated import billing
 from tests.support import virtual_time
-from tests.support.runpod_scene import A40, order, scene, virtual
+from tests.support.runpod_scene import A40, order, scene, second_account, virtual
 
 
 @virtual
@@ -69,3 +69,30 @@ async def test_slow_billing_records_do_not_delay_the_end():
         ended = await at.account.get(made.id)
         assert (ended.state, ended.usd_total is not None) == ("ended", True)
         assert "GET /v2/billing/pods" not in at.server.requests
+
+
+@virtual
+async def test_pod_of_an_earlier_process_gets_its_grace_period_and_a_final_cost():
+    """The process has listed nothing yet."""
+    async with scene(has_exec=False) as at:
+        made = await at.account.create(order(gpus=A40))
+        await at.until_running(1)
+        await asyncio.sleep(1800.0)
+        second = second_account(at)
+        await second.terminate(made.id, 30.0)
+        await asyncio.sleep(31.0)
+        assert f"POST /v2/pods/{made.id}/exec" in at.server.requests, "the program was told to end"
+        ended = await second.get(made.id)
+        assert (ended.state, made.id in at.service.pods) == ("ended", False)
+        assert ended.usd_total >= 0.22
+        await second.close()
+
+
+@virtual
+async def test_failed_lookup_does_not_keep_a_pod_alive():
+    async with scene(Fault(what="500", on="get")) as at:
+        made = await at.account.create(order())
+        second = second_account(at)
+        await second.terminate(made.id, 30.0)
+        assert at.service.pods == {}
+        await second.close()

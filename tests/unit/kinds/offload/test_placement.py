@@ -7,6 +7,7 @@ from skysail.base.names import Annotation, Reason
 from skysail.claims.gangs import GangRef
 from skysail.claims.requirements.types import OffloadRequest
 from skysail.cloud.account import GpuRequest
+from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.cloud.offers import Offer
 from skysail.kinds.offload.plan import placement
 from skysail.kinds.offload.plan.gangs import Sibling
@@ -154,6 +155,25 @@ TABLE = {
         with_options(as_gang(ASKED), has_private_network=False),
         "refuse GangNotOffloaded",
     ),
+    "asks, gang, part of a GPU node": (
+        with_options(as_gang(ASKED), gang_limits=LIMITS),
+        "refuse GangNotOffloaded",
+    ),
+    "asks, gang, whole GPU nodes": (
+        with_options(
+            as_gang(replace(ASKED, request=replace(ASKED.request, gpus=GpuRequest("H100", 8)))), gang_limits=LIMITS
+        ),
+        "place modal.com asked",
+    ),
+    "asks, replicas without a private network": (
+        with_options(replace(ASKED, request=replace(ASKED.request, replicas=2)), has_private_network=False),
+        "refuse GangNotOffloaded",
+    ),
+    "asks, replicas on a part of a GPU node": (
+        with_options(replace(ASKED, request=replace(ASKED.request, replicas=2)), gang_limits=LIMITS),
+        "refuse GangNotOffloaded",
+    ),
+    "asks, replicas": (replace(ASKED, request=replace(ASKED.request, replicas=2)), "place modal.com asked"),
     "asks for the cheapest, gang": (
         with_options(as_gang(CHEAPEST), MODAL, replace(RUNPOD, has_private_network=False)),
         "place modal.com asked",

@@ -6,6 +6,7 @@ import msgspec
 
 from skysail.claims.limits.offload_policy import OFFLOAD_POLICY, OffloadPolicy
 from skysail.cloud.offers import OfferList
+from skysail.cloud.provider import Features
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.kinds.offload import placement_webhook
 from skysail.kinds.offload.caches import Caches
@@ -41,8 +42,8 @@ class Offers:
     def exhausted(self, pod):
         return frozenset()
 
-    def has_private_network(self, provider):
-        return provider == "modal"
+    def features(self, provider):
+        return Features(gang=provider == "modal")
 
     def unsupported(self, pod, provider):
         return ()

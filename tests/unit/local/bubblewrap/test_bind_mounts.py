@@ -88,3 +88,19 @@ async def test_a_bubblewrap_that_is_too_old_is_told_with_the_fix(volumes, tmp_pa
     tools = msgspec.structs.replace(TOOLS, bwrap=str(old))
     _, why = await said(volumes.bind(PARTS[0]), "true", tools=tools)
     assert "update it" in why
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "printed", "failure"),
+    [
+        (("no-such-program",), 128, b"", '"no-such-program" cannot be started: executable file not found in $PATH'),
+        (("sh", "-c", "echo 'bwrap: mine' >&2"), 0, b"bwrap: mine\n", ""),
+        (("sh", "-c", "echo 'bwrap: a' >&2; sleep 0.2; echo b >&2; exit 3"), 3, b"bwrap: a\nb\n", ""),
+    ],
+)
+async def test_the_log_has_only_what_the_program_printed(argv, code, printed, failure):
+    container_root = ContainerRoot(hostname="h", env=(("PATH", "/usr/bin:/bin"),))
+    container = await BwrapContainer.start(ContainerSpec(root=container_root, argv=argv), TOOLS, time.time)
+    exit_result = await container.finish()
+    output = b"".join([piece.data async for piece in container.output.replay()])
+    assert (exit_result.code, output, exit_result.failure) == (code, printed, failure)

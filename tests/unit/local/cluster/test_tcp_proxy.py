@@ -88,3 +88,23 @@ async def _no_connection_stays_behind():
     """A transport that nobody closed would warn after its test, in another one."""
     yield
     await asyncio.sleep(0)
+
+
+async def test_a_proxy_that_ends_leaves_no_task_behind():
+    """A task that is left when the event loop ends is reported as destroyed: here one whose dialling takes long."""
+    listener, begun = tcp_proxy.open_listener(0), asyncio.Event()
+
+    async def dial() -> socket.socket:
+        begun.set()
+        await asyncio.sleep(3600)
+        raise AssertionError("never dialled")
+
+    before = asyncio.all_tasks()
+    async with await tcp_proxy.serve(listener, dial) as proxy:
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        await begun.wait()
+    assert asyncio.all_tasks() <= before
+    # A connection that the event loop accepts at the end gets no task any more.
+    proxy._accept(asyncio.StreamReader(), writer)
+    assert asyncio.all_tasks() <= before
+    assert writer.is_closing()

@@ -226,7 +226,7 @@ async def test_what_uv_says_is_in_the_error(rules, tmp_path):
 async def test_an_image_whose_environment_fails_names_the_command_to_try_at_a_terminal(rules, tmp_path):
     copied_dir = CopiedDir("/home/me/code", "/workspace")
     rules.add(
-        Rule(pattern="team/x:*", packages=("a", "b[c]"), python="2.4", entrypoint=("run", "it"), copied=copied_dir)
+        Rule(pattern="team/x:*", packages=("a", "b[c]"), python="2.4", entrypoint=("run", "it"), copied=(copied_dir,))
     )
     command = "skysail image add 'team/x:*' --with 'a,b[c]' --python 2.4 --entrypoint 'run it' --copy "
     with pytest.raises(BuildFailed, match=re.escape(f"`{command}/home/me/code:/workspace`.") + "$"):
@@ -267,6 +267,7 @@ def test_a_foreign_program_is_named_by_its_path(tmp_path, monkeypatch, program):
     [
         ({"default_args": ("sh",)}, (), ("sh", "-c", "true"), ("sh", "-c", "true")),
         ({"default_args": ("sh",)}, (), (), ("sh",)),
+        ({}, (), ("echo", "x"), ("echo", "x")),
         ({"default_args": ("sh",)}, ("ls",), ("-l",), ("ls", "-l")),
         ({"entrypoint": ("serve",), "default_args": ("--port", "1")}, (), (), ("serve", "--port", "1")),
         ({"entrypoint": ("serve",), "default_args": ("--port", "1")}, (), ("--fast",), ("serve", "--fast")),

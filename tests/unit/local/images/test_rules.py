@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 from skysail.local.errors import Misused
-from skysail.local.images.rules import DEFAULT_RULES, Rule, Rules, names, tag_version
+from skysail.local.images.rules import DEFAULT_RULES, CopiedDir, Rule, Rules, names, tag_version
 
 SAMPLE = Path(__file__).parents[4] / "config" / "samples" / "ml_v1alpha1_trainingjob.yaml"
 
@@ -74,7 +75,7 @@ def test_what_was_added_can_be_removed_and_the_starting_set_returns(rules):
 
 def test_the_image_of_the_sample_has_the_program_that_it_names(rules):
     spec = yaml.safe_load(SAMPLE.read_text())["spec"]
-    copied = rules.find(spec["image"]).copied
+    [copied] = rules.find(spec["image"]).copied
     program = Path(spec["command"][-1])
     assert (Path(copied.source) / program.relative_to(copied.target)).is_file()
 
@@ -115,3 +116,16 @@ def test_for_tag_pins_the_framework_of_official_images_only(rules, image, packag
     found = rules.find(image)
     assert found is not None
     assert found.for_tag(image).packages == packages
+
+
+@pytest.mark.parametrize(
+    ("stored", "copied"),
+    [
+        (None, ()),
+        ({"source": "/code", "target": "/a"}, (CopiedDir("/code", "/a"),)),
+        ([{"source": "/code", "target": "/a"}], (CopiedDir("/code", "/a"),)),
+    ],
+)
+def test_rules_of_earlier_versions_are_read(tmp_path, stored, copied):
+    (tmp_path / "images.json").write_text(json.dumps([{"pattern": "x", "copied": stored}]))
+    assert Rules(tmp_path / "images.json").find("x").copied == copied

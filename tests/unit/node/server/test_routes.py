@@ -82,6 +82,20 @@ async def test_exec_with_and_without_uid(node, uid, protocol):
     assert json.loads(said[3])["details"] == {"causes": [{"reason": "ExitCode", "message": "3"}]}
 
 
+@pytest.mark.parametrize("protocols", [("channel.k8s.io",), ()], ids=["first protocol", "none offered"])
+@pytest.mark.parametrize(("code", "said"), [(3, b"command terminated with non-zero exit code: 3"), (0, None)])
+async def test_exec_over_the_first_protocol_has_a_plain_status(node, protocols, code, said):
+    async with node.connect(exec_path("sh", "-c", f"echo out;exit {code}"), *protocols) as socket:
+        heard_ = await heard(socket)
+    assert (heard_[1], heard_.get(3)) == (b"out\n", said)
+
+
+async def test_a_command_may_be_longer_than_common_limits_of_a_request_line(node):
+    long = "x" * 100_000
+    async with node.connect(exec_path("sh", "-c", f"echo {long}|wc -c"), V5) as socket:
+        assert (await heard(socket))[1].strip() == b"100001"
+
+
 async def test_input_that_is_not_read_yet_blocks_nobody(node, tmp_path):
     """Ten megabytes wait, mostly on disk, while pings are answered; then the program reads them all."""
     go = tmp_path / "go"

@@ -128,7 +128,7 @@ def test_unsupported_errors_are_rejected_and_the_rest_is_ignored():
     written = {
         f"{RUNPOD}max-price": "cheap",
         f"{MODAL}timeout": "soon",
-        f"{MODAL}enable-i6pn": "true",
+        f"{MODAL}handler": "app.run",
         f"{MODAL}retries": "3",
         f"{MODAL}gpus": "T4",
         f"{RUNPOD}pod-id": "forged",
@@ -137,7 +137,7 @@ def test_unsupported_errors_are_rejected_and_the_rest_is_ignored():
     found = unsupported(pod(annotations=written), "modal")
     assert [f"[{RUNPOD}max-price]" in sentence for sentence in found.rejected] == [True]
     named = [sentence.split(":")[0] for sentence in found.ignored]
-    assert named == [f"metadata.annotations[{MODAL}{name}]" for name in ("enable-i6pn", "gpus", "retries")]
+    assert named == [f"metadata.annotations[{MODAL}{name}]" for name in ("handler", "gpus", "retries")]
     (warning,) = warnings(pod(annotations=written))
     assert f"[{MODAL}timeout]" in warning
 

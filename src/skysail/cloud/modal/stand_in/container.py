@@ -124,6 +124,11 @@ class FunctionContainer:
         }
 
     @property
+    def _hosts(self) -> Path:
+        """Return the container's /etc/hosts, which the container may write."""
+        return self.spec.folder / "hosts"
+
+    @property
     def input_handlers(self) -> dict[str, Handler]:
         raise NotImplementedError
 
@@ -140,10 +145,12 @@ class FunctionContainer:
         path.chmod(0o666)  # root of the container is another user of the machine
         self._server = Server([dispatcher.bind(api_grpc.ModalClientBase)], status_details_codec=custom_detail_codec)
         await self._server.start(sock=self._listener)
+        self._hosts.write_text("")
+        self._hosts.chmod(0o666)
         pod = self._pod()
         address = await self._provider.create_sandbox(pod)
-        hosts = ((f"::ffff:{address}", (_INTERFACE,)),) if address else ()
-        member = Member(msgspec.structs.replace(pod, hosts=hosts), self._container())
+        self._hosts.write_text(f"127.0.0.1 localhost\n::1 localhost\n{address} modal\n::ffff:{address} {_INTERFACE}\n")
+        member = Member(pod, self._container())
         self._program = ProviderProgram(self._provider, member, self._now)
         await self._program.start()
         self.started = self._now()
@@ -214,6 +221,7 @@ class FunctionContainer:
             Volume("arguments", ProjectedFiles((File("container", spec.arguments),))),
             Volume("packages", HostPath(sysconfig.get_paths()["purelib"])),
             Volume("worker", HostPath(str(spec.folder))),
+            Volume("hosts", HostPath(str(self._hosts))),
             Volume("code", ProjectedFiles(tuple(_numbered(spec.files)))),
         )
         return Pod(
@@ -230,6 +238,7 @@ class FunctionContainer:
             Mount(volume="arguments", path=str(Path(_ARGUMENTS).parent), read_only=True),
             Mount(volume="packages", path=_PACKAGES, read_only=True),
             Mount(volume="worker", path=str(Path(_SOCKET).parent)),
+            Mount(volume="hosts", path="/etc/hosts"),
         )
         code = (
             Mount(volume="code", path=file.path, sub_path=str(number), read_only=True)

@@ -107,6 +107,8 @@ class Dispatcher:
         if any(fault.kind == "lost-reply" for fault in faults):
             self._connections.cut()
             await asyncio.Event().wait()  # until the connection is gone, and this task with it
+        if any(fault.kind == "unanswered" for fault in faults):
+            await asyncio.Event().wait()
         await stream.send_message(message)
 
     async def _once(self, rpc: str, metadata: Mapping[str, Any], reply: Awaitable[Message]) -> Message:

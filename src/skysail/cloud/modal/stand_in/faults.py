@@ -17,7 +17,8 @@ FaultKind = Literal[
     "lost-reply",  # executed; all connections are cut before the reply
     "black-hole",  # not executed; for `seconds` no byte passes in any direction
     "slow",  # answered after `seconds`
-    "stuck",  # never answered, on a live connection
+    "stuck",  # not executed and never answered, on a live connection
+    "unanswered",  # executed and never answered, on a live connection
     "redirected",  # a request to a web Function (pseudo RPC `WebRequest`) is redirected to its result after `seconds`
     # Faults of the sandbox that a create call creates.
     "no-capacity",  # not scheduled for `seconds`; never if that is 0

@@ -15,6 +15,8 @@ FaultKind = Literal[
     "500",  # nothing was done
     "500-done",  # done, and answered with an error
     "timeout-done",  # done, and never answered
+    "slow-done",  # done after a while, even if the client has given up
+    "unmarked",  # pods are shown without their name and variables
     "lost",  # the connection is cut before anything is done
     "malformed-done",  # done, and the answer cannot be decoded
     "401",

@@ -25,6 +25,7 @@ from skysail.cloud.provider import (
 )
 from skysail.cloud.runpod import api
 from skysail.cloud.runpod.stand_in.log_book import LogBook
+from skysail.cloud.runpod.stand_in.port_mappings import PortMappings
 
 # Pods of the stand-in need UIDs that differ from those of Kubernetes pods at the same provider.
 _PODS = uuid.UUID("b0a1f2c4-6f43-4f0b-8f5e-6d2a4c6f9a01")
@@ -35,11 +36,15 @@ _LAYER = "/tmp"  # noqa: S108 (inside the container)
 
 
 class Timing:
-    """Delays of the stand-in in seconds: until a container starts, and until an ended one is started again."""
+    """Delays of the stand-in in seconds.
 
-    def __init__(self, start: float = 0.5, restart: float = 0.5) -> None:
+    `start`: until a container starts. `restart`: until an ended one is started again. `port`: until ports are mapped.
+    """
+
+    def __init__(self, start: float = 0.5, restart: float = 0.5, port: float = 0.0) -> None:
         self.start = start
         self.restart = restart
+        self.port = port
 
 
 class PodRecord:
@@ -60,13 +65,13 @@ class PodRecord:
         self.log = LogBook()
         self.restarts = 0
         self.never_starts = False
-        self.public_ports: dict[int, int] = {}
         self.on_started: Callable[[], None] = lambda: None
         self._provider = provider
         self._now = now
         self._uid = str(uuid.uuid5(_PODS, self.id))
         self._task: asyncio.Task[None] | None = None
         self._number = 0
+        self._ports = PortMappings(self.connect)
 
     def start(self, timing: Timing) -> None:
         self._task = asyncio.create_task(self._run(timing))
@@ -131,7 +136,7 @@ class PodRecord:
         ports = []
         for text in self.body.ports:
             number, _, kind = text.partition("/")
-            public = self.public_ports.get(int(number))
+            public = self._ports.public.get(int(number))
             ports.append(
                 {"private": int(number), "public": public, "type": kind, "ip": "127.0.0.1" if public else None}
             )
@@ -150,6 +155,7 @@ class PodRecord:
                 continue
             self.status = "RUNNING"
             self.started = self._now()
+            await self._ports.open(_tcp_ports(self.body.ports), delay=timing.port)
             self.on_started()
             await self._until_end()
             self.restarts += 1
@@ -193,6 +199,7 @@ class PodRecord:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._ports.close()
         await self._provider.remove_sandbox(self._uid)
 
     def _run_id(self) -> RunId:
@@ -226,3 +233,7 @@ class PodRecord:
 
     def _network_mounts(self) -> tuple[api.NetworkMount, ...]:
         return self.body.mounts.network if self.body.mounts else ()
+
+
+def _tcp_ports(ports: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(int(text.partition("/")[0]) for text in ports if text.endswith("/tcp"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import socket
 import ssl
@@ -16,6 +17,7 @@ from skysail.cloud.runpod import api
 from skysail.cloud.runpod.stand_in import proxy, replies, validation
 from skysail.cloud.runpod.stand_in.catalogue import DATA_CENTERS
 from skysail.cloud.runpod.stand_in.faults import Fault, Operation
+from skysail.cloud.runpod.stand_in.pod_record import PodRecord
 from skysail.cloud.runpod.stand_in.quota import Quota
 from skysail.cloud.runpod.stand_in.replies import RawAnswer
 from skysail.cloud.runpod.stand_in.service import StandInService
@@ -128,20 +130,27 @@ class StandInServer:
     async def _create(self, request: web.Request) -> web.Response:
         fault = await self._faulty("create", request)
         body = validation.decode(await replies.body(request), api.CreatePod)
-        pod = self.service.create(body, fault)
+        if fault.what == "slow-done":
+            pod = await asyncio.shield(self._created_late(body, fault))
+        else:
+            pod = self.service.create(body, fault)
         return await replies.after(request, fault, replies.json(pod.shown(), 201))
+
+    async def _created_late(self, body: api.CreatePod, fault: Fault) -> PodRecord:
+        await asyncio.sleep(fault.seconds)
+        return self.service.create(body, fault)
 
     async def _list(self, request: web.Request) -> web.Response:
         fault = await self._faulty("list", request)
-        rows = [] if fault.what == "empty" else [pod.shown() for pod in self.service.listed()]
+        rows = [] if fault.what == "empty" else [_shown(pod, fault) for pod in self.service.listed()]
         if fault.what == "partial":
             page = {"hasNextPage": not request.query.get("cursor"), "nextCursor": "2"}
             return replies.json({"pods": rows[1::2] if page["hasNextPage"] else [], "pagination": page})
         return replies.json({"pods": rows})
 
     async def _get(self, request: web.Request) -> web.Response:
-        await self._faulty("get", request)
-        return replies.json(self.service.find(replies.pod_id(request)).shown())
+        fault = await self._faulty("get", request)
+        return replies.json(_shown(self.service.find(replies.pod_id(request)), fault))
 
     async def _delete(self, request: web.Request) -> web.Response:
         fault = await self._faulty("delete", request)
@@ -264,3 +273,7 @@ class StandInServer:
                 replies.abort(request)
                 raise RawAnswer(web.Response())
         return fault
+
+
+def _shown(pod: PodRecord, fault: Fault) -> dict[str, object]:
+    return pod.shown() | ({"name": "pod", "env": {}} if fault.what == "unmarked" else {})

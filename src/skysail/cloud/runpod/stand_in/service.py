@@ -34,6 +34,7 @@ class StandInOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the stand-in. Times are in seconds.
 
     `lag`: a new pod is missing from lists this long. `hidden`: it is answered with 404 this long.
+    `port`: TCP ports of a running pod are mapped after this time.
     `quota`: requests per minute. `has_exec`: whether the API has the exec call.
     """
 
@@ -41,6 +42,7 @@ class StandInOptions(msgspec.Struct, frozen=True, kw_only=True):
     restart: float = 0.5
     lag: float = 0.0
     hidden: float = 0.0
+    port: float = 0.0
     quota: int = 300
     has_exec: bool = True
 
@@ -73,6 +75,7 @@ class StandInService:
         self._provider = provider
         self._visible: dict[str, tuple[float, float]] = {}
         self._ended_costs: dict[str, float] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         # Called with the id of a new network volume, so that the provider has a disk for it.
         self.make_disk: Callable[[str], None] = lambda _: None
         self._forget_previous()
@@ -81,6 +84,7 @@ class StandInService:
         """End all containers. Pods stay in the ledger as ended, because nothing of them is left."""
         for pod in list(self.pods.values()):
             await self.terminate(pod.id)
+        await asyncio.gather(*self._endings)
         self.ledger.close()
 
     def create(self, body: api.CreatePod, fault: Fault = NONE) -> PodRecord:
@@ -108,7 +112,7 @@ class StandInService:
         self._visible[pod.id] = (pod.created + max(lag, hidden), pod.created + hidden)
         self.pods[pod.id] = pod
         self._record(pod, "create")
-        pod.start(Timing(self.options.start, self.options.restart))
+        pod.start(Timing(self.options.start, self.options.restart, self.options.port))
         return pod
 
     def find(self, id_: str) -> PodRecord:
@@ -123,10 +127,16 @@ class StandInService:
         return [pod for pod in self.pods.values() if now >= self._visible[pod.id][0]]
 
     async def terminate(self, id_: str) -> None:
-        """Delete a pod. Concurrent deletions end it once."""
+        """Delete a pod. Concurrent deletions end it once, and a client that disconnects does not stop a deletion."""
         pod = self.pods.pop(id_)
         self._record(pod, "end asked")
-        await asyncio.shield(pod.terminate())
+        ending = asyncio.create_task(self._end(pod))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        await asyncio.shield(ending)
+
+    async def _end(self, pod: PodRecord) -> None:
+        await pod.terminate()
         self._record(pod, "ended")
 
     async def stop(self, id_: str) -> None:
@@ -223,6 +233,10 @@ class StandInService:
         usd = pod.usd if verb == "create" else 0.0
         if verb == "ended":
             usd = self._ended_costs[pod.id] = billing.cost(self.ledger.beginnings[pod.id], now)
-        self.ledger.write(
-            Row(at=now, verb=verb, instance=pod.id, claim=mark.claim, cluster=mark.cluster, region=pod.center, usd=usd)
+        row = Row(
+            at=now, verb=verb, instance=pod.id, claim=mark.claim, cluster=mark.cluster, region=pod.center, usd=usd
         )
+        lifetime = pod.body.env.get(marks.LIFETIME, "")
+        if verb == "create" and lifetime.isdigit():
+            row = msgspec.structs.replace(row, seconds=float(lifetime))
+        self.ledger.write(row)

@@ -17,7 +17,12 @@ from skysail.claims.limits.policy_check import PolicyDecision, PolicyQuery
 from skysail.claims.requirements import account_objects, candidates
 from skysail.claims.requirements import annotations as requirements
 from skysail.claims.requirements.gpu_types import GPU_RESOURCE
+from skysail.claims.requirements.machine_size import machine_size
 from skysail.claims.requirements.types import CHEAPEST, PROVIDERS, RUNPOD, OffloadRequest, OwnerLink, PodSpecView
+from skysail.cloud import machine_prices
+from skysail.cloud.errors import Rejected
+from skysail.cloud.gang_limits import GangLimits
+from skysail.cloud.machine_prices import MachineRequest
 from skysail.cloud.offers import OfferList, OfferQuery, rank
 from skysail.kinds.offload.objects import NodeObject, Pod, parse_time, refers_to_secrets, requests_resource
 from skysail.kinds.offload.plan import gangs, node_fit
@@ -40,7 +45,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_exhausted`: the provider had no capacity for another pod of the same Job lately.
     `unsupported`: fields of the pod that the node does not support.
-    `has_private_network`: the pods of a gang reach each other there.
+    `has_private_network`: the pods of a gang reach each other there. `gang_limits`: limits on such a gang.
     """
 
     node: str
@@ -52,6 +57,7 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     is_exhausted: bool = False
     unsupported: tuple[str, ...] = ()
     has_private_network: bool = True
+    gang_limits: GangLimits | None = None
 
 
 class AutoscalerAnswer(msgspec.Struct, frozen=True):
@@ -177,14 +183,28 @@ def _option(cloud: Cloud, seen: Observation, request: OffloadRequest, rule: Rule
         outage=cloud.outage,
         is_exhausted=cloud.is_exhausted,
         has_private_network=cloud.has_private_network,
+        gang_limits=cloud.gang_limits,
     )
     if cloud.offers is None or not decision.allowed:
         return option
     query = _query(cloud, seen.config, request, decision)
-    selection = candidates.select(cloud.settings.provider, cloud.offers.offers, query)
+    try:
+        priced = machine_prices.price_offers(cloud.offers, _machine(seen.pod, request))
+    except Rejected as error:
+        return replace(option, offers=(), no_offer=Refusal(error.reason, str(error)))
+    selection = candidates.select(cloud.settings.provider, priced, query)
     if not selection.candidates:
         return replace(option, offers=(), no_offer=Refusal(selection.reason, selection.message))
-    return replace(option, offers=rank(cloud.offers.offers, query).candidates)
+    return replace(option, offers=rank(priced, query).candidates)
+
+
+def _machine(pod: Pod, request: OffloadRequest) -> MachineRequest:
+    """Return the machine that a claim for the pod would ask for, so that both have the same price."""
+    return MachineRequest(
+        gpu_count=request.gpus.count if request.gpus else 0,
+        size=machine_size(_view(pod), request.overrides),
+        options=request.options,
+    )
 
 
 def _labels(cloud: Cloud) -> dict[str, str]:
@@ -215,6 +235,10 @@ def _image(pod: Pod, request: OffloadRequest) -> str:
     return override or str(next((container.get("image") for container in pod.containers), "") or "")
 
 
+def _default_gpu_type(cloud: Cloud, config: PlacementConfig, request: OffloadRequest) -> str:
+    return "" if request.provider == CHEAPEST else config.default_gpu_types.get(cloud.settings.provider, "")
+
+
 def _query(cloud: Cloud, config: PlacementConfig, request: OffloadRequest, decision: PolicyDecision) -> OfferQuery:
     gpus = request.gpus
     caps = [decision.max_usd_per_gpu_hour]
@@ -222,7 +246,7 @@ def _query(cloud: Cloud, config: PlacementConfig, request: OffloadRequest, decis
         caps.append(config.max_gpu_price)
     return OfferQuery(
         gpu_count=gpus.count if gpus else 0,
-        gpu_type=gpus.type if gpus else "",
+        gpu_type=(gpus.type or _default_gpu_type(cloud, config, request)) if gpus else "",
         gpu_types=decision.gpu_types,
         gpu_memory=request.gpu_memory,
         regions=request.regions,

@@ -21,6 +21,7 @@ import msgspec
 from skysail.base.names import Annotation, Label, Reason
 from skysail.claims.gangs import GangRef
 from skysail.claims.requirements.types import CHEAPEST, RUNPOD, OffloadRequest
+from skysail.cloud.gang_limits import GangLimits
 from skysail.cloud.offers import Offer, OfferQuery, rank
 from skysail.kinds.offload.plan.gangs import Sibling
 
@@ -46,6 +47,7 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `autoscaler_wait`: time that a cluster autoscaler has to answer before an unschedulable GPU pod is offloaded.
     `scale_up_timeout`: time after which a scale-up counts as failed.
+    `default_gpu_types`: GPU type by provider, for pods that ask for the provider and name no type.
     """
 
     auto: Automatic = "WhenUnschedulable"
@@ -55,6 +57,7 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True):
     schedulers: tuple[str, ...] = ("default-scheduler",)
     autoscaler_wait: float = 20.0
     scale_up_timeout: float = 900.0
+    default_gpu_types: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -71,7 +74,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     `offers`: offers that fit the pod, None while they are unknown. `no_offer`: why none fits.
     `outage`: why the cloud does not answer. `is_exhausted`: it had no capacity for another pod of the same Job lately.
     `fits_node`: whether the pod's own node selector and affinity allow the node.
-    `has_private_network`: whether the pods of a gang reach each other there.
+    `has_private_network`: whether the pods of a gang reach each other there. `gang_limits`: limits on such a gang.
     """
 
     provider: str
@@ -86,6 +89,7 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
     outage: str = ""
     is_exhausted: bool = False
     has_private_network: bool = True
+    gang_limits: GangLimits | None = None
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,21 +372,32 @@ def _refusal(option: ProviderOption, facts: PlacementFacts, *, is_named: bool) -
         return Refusal(Reason.UNSUPPORTED, f"Node {option.node} does not support: {' '.join(option.unsupported)}")
     if option.policy is not None:
         return option.policy
-    if facts.gang_ref is not None and (refusal := _gang_refusal(option, facts, facts.gang_ref)):
+    if refusal := _gang_refusal(option, facts):
         return refusal
     if option.offers is None:
         return None if is_named or not option.outage else Refusal(Reason.CLOUD_UNREACHABLE, option.outage)
     return option.no_offer
 
 
-def _gang_refusal(option: ProviderOption, facts: PlacementFacts, ref: GangRef) -> Refusal | None:
-    """Return why the gang cannot go to the provider, or None."""
+def _gang_refusal(option: ProviderOption, facts: PlacementFacts) -> Refusal | None:
+    """Return why the gang, or the replicas behind the pod, cannot go to the provider, or None."""
+    size = facts.gang_ref.size if facts.gang_ref is not None else facts.request.replicas
+    if size == 1:
+        return None
+    members = f"pods of {facts.gang}" if facts.gang_ref is not None else "replicas of the pod"
     if not option.has_private_network:
         return Refusal(
             Reason.GANG_NOT_OFFLOADED,
-            f"{option.provider} has no private network for the {ref.size} pods of {facts.gang}: ask for a cloud that "
-            "has one, use one worker, or do not ask for a cloud.",
+            f"{option.provider} has no private network for the {size} {members}: ask for a cloud that has one, use one "
+            "worker, or do not ask for a cloud.",
         )
+    gpus = facts.request.gpus
+    if option.gang_limits is not None and (
+        problem := option.gang_limits.problem(
+            option.provider, gpus.type if gpus else "", gpus.count if gpus else 0, size
+        )
+    ):
+        return Refusal(Reason.GANG_NOT_OFFLOADED, problem)
     nodes = _sibling_nodes(facts)
     if nodes and option.node not in nodes:
         node = min(nodes)

@@ -74,7 +74,7 @@ def with_failure(snapshot: Snapshot, state: ModelState, failed: Failure) -> Mode
 
     A lasting failure is shown as failed, also while the next attempt runs.
     """
-    state = msgspec.structs.replace(state, failure=failed)
+    state = msgspec.structs.replace(state, failure=failed, downloaded=_not_downloaded(state, failed))
     if not failure.is_persistent(failed):
         return state
     # The message may be that of the previous status, which already ends with the failure.
@@ -88,6 +88,16 @@ def with_failure(snapshot: Snapshot, state: ModelState, failed: Failure) -> Mode
         f"{status.revision_name(snapshot, state.served)} is still served."
     )
     return msgspec.structs.replace(state, update_failed=ConditionValue("True", failure.reason(failed), reason))
+
+
+def _not_downloaded(state: ModelState, failed: Failure) -> ConditionValue | None:
+    """Return the condition after a failed attempt: it shows at once, and stays while the next attempt runs.
+
+    An interruption from outside is no failed attempt, and a download that is being validated has succeeded.
+    """
+    if not failed.attempts or state.downloaded == DOWNLOADED or failed.step == "Validate":
+        return state.downloaded
+    return ConditionValue("False", failure.reason(failed), failed.message)
 
 
 def rolling_out(snapshot: Snapshot, target: Target, revision: Revision, pending: PendingReason) -> ModelState:

@@ -180,8 +180,10 @@ def retry_hint(snapshot: Snapshot, job: str = "") -> str:
     if snapshot.serving.rollback_to is not None:
         return "Name another revision in spec.rollbackTo or remove the field."
     if snapshot.serving.kind is MODEL_DEPLOYMENT:
-        return "Fix the cause and set a new spec.version to retry."
-    return f"Fix the spec or delete Job {job} to retry." if job else "Fix the spec to retry."
+        return "A new spec.version retries it."
+    return (
+        f"A change of the spec or the deletion of Job {job} retries it." if job else "A change of the spec retries it."
+    )
 
 
 def _place(condition: Condition) -> int:

@@ -33,7 +33,11 @@ Cause = Literal[
     "Deleted",
     "DeadlineExceeded",
 ]
+Retain = Literal["Always", "OnFailure", "Never"]
 Workers = Annotated[int, Meta(ge=1, le=100)]
+# Names under which frameworks report the epoch and the step.
+EPOCH_METRICS = ("current_epoch", "epoch")
+STEP_METRICS = ("current_step", "global_step", "step")
 
 
 class RunPolicy(fields.ApiStruct, frozen=True):
@@ -117,6 +121,13 @@ class Checkpoint(fields.ApiStruct, frozen=True):
         Annotated[int, Meta(ge=0, le=86400)] | None,
         Meta(description="Seconds between SIGTERM and SIGKILL when a pod is stopped: time to save a checkpoint."),
     ] = None
+    retain: Annotated[
+        Retain,
+        Meta(
+            description="Whether the created PVC outlives the TrainingJob, once a checkpoint was reported. OnFailure: "
+            "unless the job succeeded."
+        ),
+    ] = "Always"
 
 
 _CHECKPOINT_RULES = cel_rules(
@@ -233,6 +244,13 @@ class LatestCheckpoint(fields.ApiStruct, frozen=True, kw_only=True):
     ] = ""
 
 
+class CheckpointVolume(fields.ApiStruct, frozen=True, kw_only=True):
+    """Volume that Skysail created for the checkpoints."""
+
+    claim_name: Annotated[fields.Name, Meta(description="Name of the PVC.")]
+    retained: Annotated[bool, Meta(description="Whether the PVC outlives the TrainingJob.")] = False
+
+
 class Attempt(fields.ApiStruct, frozen=True, kw_only=True):
     """One run of all workers."""
 
@@ -325,6 +343,10 @@ class TrainingJobStatus(fields.ApiStruct, frozen=True, kw_only=True):
     failure: Annotated[Failure | None, Meta(description="Pod that failed last.")] = None
     progress: Annotated[Progress | None, Meta(description="Progress that the training reported.")] = None
     checkpoint: Annotated[LatestCheckpoint | None, Meta(description="Newest complete checkpoint.")] = None
+    checkpoint_volume: Annotated[
+        CheckpointVolume | None,
+        Meta(description="Created volume for checkpoints, once it is retained or has another name than usual."),
+    ] = None
     cloud: Annotated[CloudPlacement | None, Meta(description="Cloud where the job runs. Absent: in the cluster.")] = (
         None
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from skysail.base.names import Annotation
 from skysail.claims.requirements.types import MODAL
+from skysail.cloud.gang_limits import GangLimits
 from skysail.core.actions import Manifest
 from skysail.kinds.training.api.modal_job import ModalJob, ModalJobSpec
 from skysail.kinds.training.api.training_job import TRAINING_JOB
@@ -31,17 +32,15 @@ def gpu(spec: ModalJobSpec) -> tuple[str, int]:
     return type_, int(count or 1)
 
 
-def errors(spec: ModalJobSpec) -> tuple[str, ...]:
-    """Return why the job cannot run, each as a sentence with the fix."""
-    _, count = gpu(spec)
+def errors(spec: ModalJobSpec, gang_limits: GangLimits | None = None) -> tuple[str, ...]:
+    """Return why the job cannot run, each as a sentence with the fix. `gang_limits`: limits of Modal on gangs."""
+    type_, count = gpu(spec)
     if count > MAX_GPUS:
         return (f"spec.gpu asks for {count} GPUs of one container: ask for at most {MAX_GPUS}, and set replicas.",)
+    if spec.replicas > 1 and gang_limits is not None:
+        problem = gang_limits.problem("Modal", type_, count, spec.replicas)
+        return (f"spec.gpu, spec.replicas: {problem}",) if problem else ()
     return ()
-
-
-def ignored(spec: ModalJobSpec) -> tuple[str, ...]:
-    """Return fields that are understood and have no effect yet."""
-    return ("tunnel_enabled", "tunnel_port") if spec.tunnel_enabled else ()
 
 
 def training_job(job: ModalJob) -> Manifest:
@@ -50,6 +49,9 @@ def training_job(job: ModalJob) -> Manifest:
     annotations = {Annotation.OFFLOAD.value: MODAL, Annotation.MODAL_TIMEOUT.value: str(spec.timeout)}
     if gpu_type:
         annotations[Annotation.MODAL_GPU_TYPE.value] = gpu_type
+    if spec.tunnel_enabled:
+        annotations[Annotation.MODAL_TUNNEL.value] = "true"
+        annotations[Annotation.MODAL_TUNNEL_PORT.value] = str(spec.tunnel_port)
     amounts = {"cpu": f"{float(quantities.parse(spec.cpu)) * _CPUS_PER_CORE:g}", "memory": spec.memory}
     variables = {**spec.env, **({"MODAL_I6PN_ENABLED": "true"} if spec.enable_i6pn else {})}
     container: Manifest = {"name": CONTAINER, "env": [_variable(name, variables[name]) for name in sorted(variables)]}

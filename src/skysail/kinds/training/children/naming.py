@@ -6,6 +6,7 @@ name of a pod is `<name>-<role>-<attempt>-<index>` and must fit into the 63 char
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from skysail.kinds.training.children.replica_groups import RoleName
@@ -28,6 +29,11 @@ def service(name: str) -> str:
 
 def checkpoints(name: str) -> str:
     return f"{_stem(name)}-checkpoints"
+
+
+def fresh_checkpoints(name: str, uid: str) -> str:
+    """Return the name of the PVC of a job whose usual name is taken by a retained PVC of an earlier job."""
+    return f"{checkpoints(name)}-{hashlib.sha256(uid.encode()).hexdigest()[:5]}"
 
 
 def hyperparameters(name: str) -> str:

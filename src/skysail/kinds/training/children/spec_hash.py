@@ -33,4 +33,7 @@ def is_new_spec(job: TrainingJob) -> bool:
 
 def _hash(spec: TrainingJobSpec, *, aside: set[str]) -> str:
     matters = {name: value for name, value in msgspec.to_builtins(spec).items() if name not in aside}
+    # Retention is decided after the attempt: a change of it must not start another one.
+    if "retain" in matters.get("checkpoint", ()):
+        matters["checkpoint"] = {name: value for name, value in matters["checkpoint"].items() if name != "retain"}
     return hashlib.sha256(msgspec.json.encode(matters, order="sorted")).hexdigest()[:16]

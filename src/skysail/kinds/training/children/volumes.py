@@ -52,7 +52,9 @@ def checkpoint_directory(spec: TrainingJobSpec) -> str:
 
 
 def checkpoint_claim_name(job: TrainingJob) -> str:
-    return _checkpoint(job.spec).claim_name or naming.checkpoints(job.metadata.name)
+    """Return the PVC for checkpoints. The status names the created one if its name is not the usual one."""
+    named, created = _checkpoint(job.spec).claim_name, job.status.checkpoint_volume
+    return named or (created.claim_name if created is not None else naming.checkpoints(job.metadata.name))
 
 
 def has_cloud_volume(job: TrainingJob) -> bool:
@@ -101,7 +103,7 @@ def checkpoint_pvc(job: TrainingJob) -> Manifest | None:
     return {
         "apiVersion": PERSISTENT_VOLUME_CLAIM.api_version,
         "kind": PERSISTENT_VOLUME_CLAIM.kind,
-        "metadata": {"name": naming.checkpoints(job.metadata.name), "namespace": job.metadata.namespace},
+        "metadata": {"name": checkpoint_claim_name(job), "namespace": job.metadata.namespace},
         "spec": spec,
     }
 

@@ -61,7 +61,7 @@ def _shared_children(children: Children, owner: Owner, *, all_: bool) -> tuple[A
 
     Others would cost a read each time.
     """
-    claims = tuple(Create(resource, manifest, owner) for resource, manifest in children.claims)
+    claims = tuple(Create(resource, manifest, owner, may_be_released=True) for resource, manifest in children.claims)
     shared = tuple(Apply(resource, manifest, owner) for resource, manifest in children.shared)
     return (*claims, *shared) if all_ else tuple(apply for apply in shared if apply.resource == SERVICE)
 

@@ -35,6 +35,7 @@ from skysail.kinds.training.plan import (
     failure,
     gang_admission,
     pending,
+    retention,
     stall,
     status,
 )
@@ -67,6 +68,10 @@ _HELD = frozenset({"Suspended", "Evicted"})
 
 
 def plan(snapshot: Snapshot) -> Plan:
+    return retention.settle(snapshot, _plan(snapshot))
+
+
+def _plan(snapshot: Snapshot) -> Plan:
     job = snapshot.object
     if job.metadata.is_deleting:
         return Plan(actions=finalizers.remove_legacy_finalizers(TRAINING_JOB.resource, job))
@@ -104,7 +109,7 @@ def refused(snapshot: Snapshot, event: Event) -> Plan:
 
 def _plan_active_attempt(snapshot: Snapshot, attempt: AttemptState) -> Plan:
     job = snapshot.object
-    previous = msgspec.structs.replace(job.status, checkpoint=None) if snapshot.has_lost_checkpoint else job.status
+    previous = _known_checkpoint(snapshot)
     begun = Attempt(
         number=attempt.number,
         start_time=_begun(snapshot, attempt),
@@ -122,6 +127,15 @@ def _plan_active_attempt(snapshot: Snapshot, attempt: AttemptState) -> Plan:
     )
     notes = cloud_placement.events(previous, current)
     return msgspec.structs.replace(made, events=(*notes, *made.events)) if notes else made
+
+
+def _known_checkpoint(snapshot: Snapshot) -> TrainingJobStatus:
+    """Return the status without a checkpoint that was deleted, or with the one of a PVC that the spec names."""
+    old = snapshot.object.status
+    if snapshot.has_lost_checkpoint:
+        return msgspec.structs.replace(old, checkpoint=None)
+    saved = retention.inherited(snapshot)
+    return old if saved is None else msgspec.structs.replace(old, checkpoint=saved)
 
 
 def _continue_attempt(snapshot: Snapshot, attempt: AttemptState, current: TrainingJobStatus) -> Plan:
@@ -237,6 +251,8 @@ def _begin(snapshot: Snapshot, current: TrainingJobStatus) -> Plan:
     """Start the next attempt once the gang scheduler admits it, if the job has one."""
     if gang_admission.is_unknown(snapshot):
         return Plan(requeue_after=_SOON)
+    if retention.needs_fresh_name(snapshot):
+        return retention.start_fresh(snapshot, current)
     given = gang_admission.check(snapshot)
     if given.reason is None:
         begun = _plan_active_attempt(snapshot, AttemptState(attempts.next_number(current)))

@@ -14,14 +14,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from skysail.kinds.training.api.training_job import LatestCheckpoint, Metric, Progress, TrainingJob, first_number
+from skysail.kinds.training.api.training_job import (
+    EPOCH_METRICS,
+    STEP_METRICS,
+    LatestCheckpoint,
+    Metric,
+    Progress,
+    TrainingJob,
+    first_number,
+)
 from skysail.kinds.training.children.volumes import checkpoint_claim_name, checkpoint_directory, is_within
 from skysail.kube.api import fields
 
 MARK = "skysail-checkpoint "
 PROGRESS_MARK = "skysail-progress "
-_EPOCH = ("current_epoch", "epoch")
-_STEP = ("current_step", "global_step", "step")
 _MAX_EPOCH = 2**31 - 1
 _MAX_STEP = 2**53 - 1
 _MAX_METRICS = 64
@@ -171,8 +177,8 @@ def merge(previous: Progress | None, after: Progress | None) -> Progress | None:
 def _progress(trainer: TrainerStatus) -> Progress:
     return Progress(
         percent=trainer.progress_percentage,
-        epoch=_whole(trainer.metrics, _EPOCH, _MAX_EPOCH),
-        step=_whole(trainer.metrics, _STEP, _MAX_STEP),
+        epoch=_whole(trainer.metrics, EPOCH_METRICS, _MAX_EPOCH),
+        step=_whole(trainer.metrics, STEP_METRICS, _MAX_STEP),
         estimated_remaining_seconds=trainer.estimated_remaining_seconds,
         metrics=trainer.metrics,
     )

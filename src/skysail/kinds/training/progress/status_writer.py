@@ -12,16 +12,19 @@ import logging
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from skysail.base.timestamps import timestamp
 from skysail.core.workqueue import WorkQueue
-from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob, TrainingJobStatus
-from skysail.kinds.training.plan import attempts
+from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint, TrainingJob, TrainingJobStatus
+from skysail.kinds.training.children.volumes import checkpoint_claim_name
+from skysail.kinds.training.plan import attempts, retention
 from skysail.kinds.training.progress.report import InvalidReport, Report, merge
-from skysail.kube.api.objects import Key
+from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.rbac import PolicyRule
+from skysail.kube.api.resources import PERSISTENT_VOLUME_CLAIM
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Conflict, Invalid, KubeError, NotFound
@@ -29,6 +32,7 @@ from skysail.kube.client.errors import Conflict, Invalid, KubeError, NotFound
 POLICY_RULES = (
     PolicyRule(TRAINING_JOB.resource, ("get",)),
     PolicyRule(TRAINING_JOB.resource, ("patch",), subresource="status"),
+    PolicyRule(PERSISTENT_VOLUME_CLAIM, ("get", "patch")),
 )
 
 _WORKERS = 8
@@ -196,8 +200,23 @@ class StatusWriter:
         if report.checkpoint is not None:
             # A merge patch keeps absent fields, and the step of another checkpoint would be wrong.
             changed["checkpoint"] = {"step": None, "claimName": None, **msgspec.to_builtins(report.checkpoint)}
+            changed |= await self._retain(job, report.checkpoint)
         resource = TRAINING_JOB.resource
         self._jobs.record_write(await self._client.patch_status(resource, job, changed, TrainingJob))
+
+    async def _retain(self, job: TrainingJob, saved: LatestCheckpoint) -> dict[str, Any]:
+        """Make the PVC outlive the job, if it shall, before the checkpoint is recorded. Returns the fields to write."""
+        metadata = job.metadata
+        if saved.provider:
+            return {}
+        pvc = await self._client.find(PERSISTENT_VOLUME_CLAIM, metadata.namespace, checkpoint_claim_name(job), Object)
+        patch = None if pvc is None else retention.pvc_patch(job, pvc, saved)
+        if pvc is None or patch is None:
+            return {}
+        name = pvc.metadata.name
+        await self._client.merge_patch(PERSISTENT_VOLUME_CLAIM, metadata.namespace, name, patch, Object)
+        volume = retention.volume_after(job, saved)
+        return {} if volume is None else {"checkpointVolume": msgspec.to_builtins(volume)}
 
     async def _look(self, job: TrainingJob) -> None:
         """Update a stale cache entry with a live read."""

@@ -1105,3 +1105,27 @@ def test_servers_are_only_ever_made_from_the_history(data):
     assert {each.hash for each in history} >= set(wanted)
     assert not {each.hash for each in history if each.outcome == "failed"} & set(wanted)
     assert plan(at(of, *children)) == result
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_failed_download_shows_in_its_condition_before_any_retry_and_during_it(before):
+    of = tried(model(), before) if before else model()
+    first = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=75, said=TRANSIENT)))
+    shown_ = condition(first.status, Condition.MODEL_DOWNLOADED)
+    assert (shown_.status, shown_.reason, shown_.message) == (
+        "False",
+        Reason.UNREACHABLE,
+        "models.example.com does not answer.",
+    )
+    assert any(event.warning and "does not answer" in event.message for event in first.events)
+    again = msgspec.structs.replace(of, status=first.status)
+    running = plan(at(again, job(of, seconds=5), preparer(of)))
+    assert said(running.status, Condition.MODEL_DOWNLOADED) == ("False", Reason.UNREACHABLE)
+    well = plan(at(again, job(of, "Complete"), preparer(of, "Succeeded")))
+    assert said(well.status, Condition.MODEL_DOWNLOADED) == ("True", Reason.DOWNLOADED)
+
+
+def test_a_failure_gives_its_fix_once():
+    of = model()
+    result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=78, said=MISSING)))
+    assert result.status.message == "There is nothing at models.example.com/iris.onnx. A new spec.version retries it."

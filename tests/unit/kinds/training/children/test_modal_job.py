@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.kinds.training.admission.validation import validate
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.training_job import TrainingJob
@@ -69,9 +70,21 @@ def test_too_many_gpus_are_refused_with_the_fix():
     assert modal_job.errors(job(gpu="H100:8").spec) == ()
 
 
-def test_a_tunnel_is_not_honoured_yet():
-    assert modal_job.ignored(job(tunnel_enabled=True).spec) == ("tunnel_enabled", "tunnel_port")
-    assert modal_job.ignored(job().spec) == ()
+@pytest.mark.parametrize("gpu", [None, "H100", "H100:4"])
+def test_gang_beyond_the_limits_of_the_cloud_is_an_error_with_the_fix(gpu):
+    gang = job(gpu=gpu, replicas=2, enable_i6pn=True).spec
+    assert modal_job.errors(gang) == ()
+    assert "request 8 H100 for each pod" in modal_job.errors(gang, LIMITS)[0]
+    assert modal_job.errors(job(gpu=gpu).spec, LIMITS) == ()
+    assert modal_job.errors(job(gpu="H100:8", replicas=2, enable_i6pn=True).spec, LIMITS) == ()
+
+
+def test_a_tunnel_is_asked_for_by_annotations_of_the_pods():
+    asked = {"modal-operator.io/tunnel": "true", "modal-operator.io/tunnel-port": "6006"}
+    (_, manifest), *_ = build_children(child(tunnel_enabled=True, tunnel_port=6006), 0, None).jobs
+    annotations = manifest["spec"]["template"]["metadata"]["annotations"]
+    assert asked.items() <= annotations.items()
+    assert not asked.keys() & child(tunnel_port=6006).metadata.annotations.keys()
 
 
 @pytest.mark.parametrize("name", ["a", "1.2.3", "x" * 253])

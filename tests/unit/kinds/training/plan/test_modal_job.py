@@ -5,6 +5,7 @@ import pytest
 
 from skysail.base.names import Annotation
 from skysail.claims.types import CloudInstance
+from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.core.actions import Apply
 from skysail.kinds.training.plan.modal_job import plan
 from skysail.kinds.training.translated_snapshot import TranslatedSnapshot
@@ -76,10 +77,12 @@ def test_a_finished_job_does_not_run_again_without_its_training():
     assert plan(snapshot(over)).actions == ()
 
 
-def test_fields_without_effect_are_named_in_a_condition():
-    rows = {row.type: row for row in plan(snapshot(job(tunnel_enabled=True))).status.conditions}
-    assert "tunnel_port" in rows["skysail.dev/Supported"].message
-    assert "skysail.dev/Supported" not in {row.type for row in plan(snapshot()).status.conditions}
+def test_the_url_of_the_tunnel_is_that_of_the_pod():
+    written = {Annotation.MODAL_TUNNEL_URL.value: "http://p-tunnel.n.svc.cluster.local"}
+    shown = claim(instanceId="i-1")
+    made = plan(snapshot(job(tunnel_enabled=True), "Running", shown, pod_annotations=written)).status
+    assert made.tunnel_url == "http://p-tunnel.n.svc.cluster.local"
+    assert plan(snapshot(job(), "Running", shown, pod_annotations=written)).status.tunnel_url == ""
 
 
 def test_an_impossible_spec_is_refused_once():
@@ -87,3 +90,10 @@ def test_an_impossible_spec_is_refused_once():
     assert made.actions == ()
     assert [note.reason for note in made.events] == ["InvalidSpec"]
     assert plan(snapshot(msgspec.structs.replace(job(gpu="H100:16"), status=made.status))).events == ()
+
+
+def test_gang_beyond_the_limits_of_the_cloud_is_refused_and_nothing_runs():
+    made = plan(snapshot(job(gpu="T4", replicas=2, enable_i6pn=True), gang_limits=LIMITS))
+    assert made.actions == ()
+    assert [(note.reason, note.warning) for note in made.events] == [("InvalidSpec", True)]
+    assert "request 8 T4 for each pod" in made.events[0].message

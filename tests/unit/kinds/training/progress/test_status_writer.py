@@ -20,7 +20,8 @@ from skysail.kinds.training.api.training_job import (
 )
 from skysail.kinds.training.progress.report import InvalidReport, Report
 from skysail.kinds.training.progress.status_writer import JobGone, StatusWriter, pause, recorded
-from skysail.kube.api.objects import Key
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import PERSISTENT_VOLUME_CLAIM
 from skysail.kube.cache.cache import Cache
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ReplyLost
@@ -241,5 +242,23 @@ def test_who_waits_for_a_job_of_which_nothing_is_left_to_write_does_not_wait():
         office.records.enqueue(job, checkpoint(1))
         await office.records.wait_flushed(KEY)
         assert (await office.status()).checkpoint.step == 1
+
+    run_virtual(test)
+
+
+def test_a_recorded_checkpoint_has_a_pvc_that_outlives_the_job():
+    async def test(office, job):
+        owner = {"apiVersion": RESOURCE.api_version, "kind": RESOURCE.kind, "name": "mnist", "uid": job.metadata.uid}
+        labels = {"trainingjob.ml.example.com/name": "mnist", "trainingjob.ml.example.com/uid": job.metadata.uid}
+        metadata = {"name": "mnist-checkpoints", "namespace": KEY.namespace, "labels": labels}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
+        pvc = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {}}
+        client = Client(office.api)
+        await client.create(PERSISTENT_VOLUME_CLAIM, pvc, Object)
+        office.line.lost = 1
+        await office.records.write(job, checkpoint(1))
+        left = await client.get(PERSISTENT_VOLUME_CLAIM, KEY.namespace, "mnist-checkpoints", Object)
+        assert left.metadata.owner_references == ()
+        assert (await office.status()).checkpoint_volume.retained
 
     run_virtual(test)

@@ -1,0 +1,95 @@
+"""Logs of objects other than TrainingJobs: of their pods, container by container."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from skysail.base import terminal_text
+from skysail.base.errors import UserError
+from skysail.base.names import Label
+from skysail.claims.types import CloudInstance
+from skysail.cli.lookup import Found
+from skysail.kinds.serving.api.types import MLModel, ModelDeployment
+from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kinds.training.api.train_job import TRAIN_JOB
+from skysail.kube.api.resources import POD
+from skysail.kube.api.workloads import Container, Pod
+from skysail.kube.client.client import Client
+from skysail.kube.client.errors import Invalid, NotFound
+
+_ENDPOINTS = {"ModalEndpoint", "ModalFunction"}
+_TRANSLATED = {MODAL_JOB.resource, TRAIN_JOB.resource}
+
+
+class NoLogs(UserError):
+    """The object has no pods with logs. The message says why."""
+
+
+def is_translated(found: Found) -> bool:
+    """Return whether the object becomes a TrainingJob of the same name, which has the pods."""
+    return found.resource in _TRANSLATED
+
+
+async def print_all(
+    client: Client, found: Found, print_line: Callable[[str], None], *, tail: int | None, follow: bool
+) -> None:
+    """Print the logs of all containers that have started; with `follow`, until all have ended. Raises NoLogs."""
+    pods = await _pods(client, found)
+    places = [(pod, container.name) for pod in pods for container in pod.containers if _has_begun(container)]
+    if not places:
+        metadata = found.object.metadata
+        raise NoLogs(
+            f"{found.resource.kind} {metadata.name} has no container that has started. `skysail why "
+            f"{found.resource.kind.lower()}/{metadata.name}` says why."
+        )
+    query = ({} if tail is None else {"tailLines": str(tail)}) | ({"follow": "true"} if follow else {})
+
+    async def print_one(pod: Pod, container: str) -> None:
+        prefix = "" if len(places) == 1 else f"{pod.metadata.name}/{container} | "
+        async for line in _lines(client, pod, {**query, "container": container}):
+            print_line(f"{prefix}{terminal_text.strip_control(line)}")
+
+    if follow:
+        await asyncio.gather(*(print_one(*place) for place in places))
+        return
+    for place in places:
+        await print_one(*place)
+
+
+async def _pods(client: Client, found: Found) -> list[Pod]:
+    """Return the pods of an object. Raises NoLogs for a kind without pods."""
+    object_, metadata = found.object, found.object.metadata
+    if isinstance(object_, Pod):
+        return [object_]
+    if isinstance(object_, CloudInstance):
+        owner = object_.spec.owner
+        pod = await client.find(POD, owner.namespace, owner.name, Pod) if owner.kind == POD.kind else None
+        return [] if pod is None else [pod]
+    if isinstance(object_, ModelDeployment | MLModel):
+        label = Label.MODEL_UID
+    elif found.resource.kind in _ENDPOINTS:
+        label = Label.ENDPOINT_UID
+    else:
+        raise NoLogs(f"{found.resource.kind} {metadata.name} has no pods, so it has no logs.")
+    query = {"labelSelector": f"{label}={metadata.uid}"}
+    return sorted(await client.list_objects(POD, metadata.namespace, query, Pod), key=lambda pod: pod.metadata.name)
+
+
+def _has_begun(container: Container) -> bool:
+    return container.state.running is not None or container.state.terminated is not None
+
+
+async def _lines(client: Client, pod: Pod, query: dict[str, str]) -> AsyncIterator[str]:
+    """Yield the lines of a log. A pod that was deleted meanwhile has none."""
+    rest = b""
+    try:
+        async with await client.stream(POD.path(pod.metadata.namespace, pod.metadata.name, "log"), query) as stream:
+            async for chunk in stream:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line.decode(errors="replace")
+    except (NotFound, Invalid):
+        return
+    if rest:
+        yield rest.decode(errors="replace")

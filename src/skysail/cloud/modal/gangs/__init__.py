@@ -1,0 +1,1 @@
+"""Gangs at Modal: clustered Functions, one App and one call for each launch."""

@@ -1,0 +1,1 @@
+"""NetworkPolicies on the local cluster: isolation of pods, the ruleset that enforces it, and its loading."""

@@ -1,0 +1,83 @@
+"""Logs of pods, models, endpoints and claims."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from skysail.cli import lookup, object_logs
+from skysail.cli.object_logs import NoLogs
+from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kube.api.resources import POD
+from skysail.kube.api.workloads import Pod
+
+MODEL = msgspec.convert(
+    {"metadata": {"name": "iris", "namespace": "ml", "uid": "u"}, "spec": {"modelURI": "x", "runtime": "triton"}},
+    ModelDeployment,
+)
+
+
+def pod(name: str, **states: dict[str, Any]) -> Pod:
+    rows = [{"name": container, "state": state} for container, state in states.items()]
+    return msgspec.convert({"metadata": {"name": name, "namespace": "ml"}, "status": {"containerStatuses": rows}}, Pod)
+
+
+RUNS: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+WAITS: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
+
+
+class Client:
+    def __init__(self, *pods: Pod) -> None:
+        self._pods = pods
+        self.asked: list[dict[str, str]] = []
+
+    async def list_objects(self, _resource: Any, _namespace: str, query: dict[str, str], _type: Any) -> Any:
+        assert query == {"labelSelector": "skysail.dev/model-uid=u"}
+        return self._pods
+
+    async def stream(self, path: str, query: dict[str, str]) -> Any:
+        self.asked.append(query)
+
+        async def chunks() -> Any:
+            yield f"of {path.split('/')[-2]}\nla".encode()
+            yield b"st\x1b[31m"
+
+        return contextlib.nullcontext(chunks())
+
+
+async def printed(client: Client, found: lookup.Found, **options: Any) -> list[str]:
+    lines: list[str] = []
+    await object_logs.print_all(cast("Any", client), found, lines.append, **{"tail": None, "follow": False, **options})
+    return lines
+
+
+async def test_the_log_of_one_container_has_no_prefix():
+    found = lookup.Found(POD, pod("a", main=RUNS, other=WAITS))
+    client = Client()
+    assert await printed(client, found, tail=3) == ["of a", "last"]
+    assert client.asked == [{"tailLines": "3", "container": "main"}]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_the_pods_of_a_model_are_printed_one_after_the_other(follow):
+    client = Client(pod("b", main=RUNS), pod("a", main=RUNS))
+    lines = await printed(client, lookup.Found(MODEL_DEPLOYMENT.resource, MODEL), follow=follow)
+    assert sorted(lines) == ["a/main | last", "a/main | of a", "b/main | last", "b/main | of b"]
+
+
+async def test_an_object_without_logs_says_so():
+    with pytest.raises(NoLogs, match="`skysail why pod/a` says why"):
+        await printed(Client(), lookup.Found(POD, pod("a", main=WAITS)))
+    policy = next(kind for kind in lookup._OTHERS if kind.resource.kind == "OffloadPolicy")
+    with pytest.raises(NoLogs, match="has no pods"):
+        await printed(Client(), lookup.Found(policy.resource, SimpleNamespace(metadata=MODEL.metadata)))
+
+
+def test_a_modal_job_is_a_training_job_of_the_same_name():
+    assert object_logs.is_translated(lookup.Found(MODAL_JOB.resource, None))
+    assert not object_logs.is_translated(lookup.Found(POD, None))

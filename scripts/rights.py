@@ -80,8 +80,8 @@ def main() -> int:
     for line in sorted(never - known):
         sys.stdout.write(f"unused, remove the right or show it by a test: {line}\n")
     sys.stdout.write(
-        f"{len(rights)} rights granted, {len(rights) - len(never)} used, {len(never)} unused, {len(never & known)} of them "
-        f"known; {len(lacking)} kinds of requests forbidden for lack of a right.\n"
+        f"{len(rights)} rights granted, {len(rights) - len(never)} used, {len(never)} unused, {len(never & known)} of "
+        f"them known; {len(lacking)} kinds of requests forbidden for lack of a right.\n"
     )
     return 1 if never - known or lacking else 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from scripts import chart, helm, pages, reference
+from scripts import chart, diagrams, helm, pages, reference
 from skysail.app import manifests
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.settings import Settings
@@ -57,6 +57,8 @@ def rows() -> Iterator[Row]:
     yield Row("docs/reference/commands.md", pages.commands_page())
     yield Row("docs/adr/README.md", pages.decisions_page(ROOT))
     for path, text in pages.kind_pages(ROOT, (*ALL_KINDS, *COMPATIBLE_KINDS)):
+        yield Row(path, text)
+    for path, text in diagrams.files(ROOT):
         yield Row(path, text)
     for path, text in chart.files():
         yield Row(path, text)

@@ -29,8 +29,8 @@ def kind_pages(root: Path, kinds: Iterable[CustomKind]) -> Iterator[tuple[str, s
         path = f"docs/kinds/{kind.resource.kind.lower()}.md"
         file = root / path
         text = file.read_text() if file.exists() else f"# {kind.resource.kind}\n\n{_BEGIN}{_END}"
-        part = f"{_BEGIN}\n{_glance(kind)}\n{_END}"
-        yield path, _BLOCK.sub(lambda _, part=part: part, text)
+        before, found, after = _split(text)
+        yield path, f"{before}{_BEGIN}\n{_glance(kind)}\n{_END}{after}" if found else text
 
 
 def decisions_page(root: Path) -> str:
@@ -51,6 +51,12 @@ def commands_page() -> str:
     ]
     lines += _commands(typer.main.get_command(application()), "skysail")
     return _HEADER + "\n".join(lines)
+
+
+def _split(text: str) -> tuple[str, bool, str]:
+    """Return the texts before and after the generated part, and whether there is one."""
+    match = _BLOCK.search(text)
+    return (text[: match.start()], True, text[match.end() :]) if match else (text, False, "")
 
 
 def _glance(kind: CustomKind) -> str:

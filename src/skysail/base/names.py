@@ -630,7 +630,7 @@ class Metric(DocumentedName):
     )
     BRIDGE_SECONDS = (
         "skysail_bridge_connect_seconds",
-        "Time until the cloud accepted a connection, or answered a request.",
+        "Time until the cloud accepted a connection, or answered a request, by `namespace`, `owner`, `port`.",
     )
     TRAINING_JOB_PROGRESS = "trainingjob_progress_percent", "Progress of each TrainingJob, by `namespace`, `name`."
     TRAINING_JOB_EPOCH = "trainingjob_current_epoch", "Current epoch of each TrainingJob, by `namespace`, `name`."

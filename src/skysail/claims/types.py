@@ -193,6 +193,14 @@ class BridgePort(fields.ApiStruct, frozen=True, kw_only=True):
 
     target_port: Annotated[PortNumber, Meta(description="Port of the instance.")]
     port: Annotated[PortNumber, Meta(description="Port of the bridge. Unique in the cluster.")]
+    rank: Annotated[int, Meta(ge=0, le=1023, description="Rank of the gang that the port leads to.")] = 0
+    protocol: Annotated[
+        Literal["tcp", "http"],
+        Meta(
+            description="`http` if every Service that leads here has `appProtocol: http`. Then the bridge may use the"
+            " cloud's own way for HTTP."
+        ),
+    ] = "tcp"
 
 
 class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):

@@ -286,7 +286,10 @@ class PortConnection(Protocol):
     """A TCP connection to a port in a pod."""
 
     async def read(self) -> bytes:
-        """Read some bytes. Returns no bytes at the end."""
+        """Read some bytes. Returns no bytes at the end.
+
+        Raises ConnectionError or an error of `cloud.errors` if the connection broke, so that bytes may be missing.
+        """
         ...
 
     async def write(self, data: bytes) -> None: ...

@@ -13,6 +13,7 @@ from modal import exception
 from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpec, Timings
 from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
+from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.modal import errors, internals, prices
 from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
@@ -196,6 +197,10 @@ class ModalAccount:
     async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
         _refuse_in_gang(instance, rank, "connect to a port")
         return await self._sessions.dial(instance, port)
+
+    async def http_address(self, instance: str, port: int) -> HttpAddress:
+        _refuse_in_gang(instance, 0, "connect to a port")
+        return await self._sessions.http_address(instance, port)
 
     async def _end_after(self, instance: str, claim: str, grace: float) -> None:
         """Terminate the sandbox when its program has had `grace` seconds, or do nothing if it has ended before."""

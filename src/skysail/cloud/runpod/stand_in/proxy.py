@@ -36,6 +36,10 @@ async def forward(request: web.Request, service: StandInService, pod_id: str, po
         return web.Response(status=502, text=str(error))
     try:
         return await _exchange(request, connection)
+    except ConnectionError:
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=502, text="connection broke")
     finally:
         await connection.close()
 

@@ -492,6 +492,10 @@ class EventReason(DocumentedName):
         "CheckpointsRetained",
         "The usual PVC has checkpoints of an earlier TrainingJob of the same name, so this one has a new PVC.",
     )
+    CLOUD_VOLUME_RETAINED = (
+        "CloudVolumeRetained",
+        "An attempt runs at a cloud, where spec.checkpoint.retain has no effect: the volume there stays.",
+    )
     CHECKPOINT_LEFT_BEHIND = (
         "CheckpointLeftBehind",
         "An attempt runs elsewhere than the newest checkpoint is, so it starts without a checkpoint.",

@@ -31,7 +31,7 @@ CallStatus = Literal["none", "pending", "success", "failure", "start-failed", "t
 
 
 class GangFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a gang. Times are in seconds since 1970.
+    """Known facts of a gang. Times are in seconds since 1970.
 
     `status` is `none` before the call is made, and `gone` if Modal does not have the call.
     `ended_seen`: when this process first saw the end of the call. `is_asked`: its end was requested.

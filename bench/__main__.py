@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench import admission, clouds, cost, models, plane, pods, serving, table, training
+from bench import admission, bridge, clouds, cost, models, plane, pods, serving, table, training
 from bench.admission import AdmissionFigures
+from bench.bridge import BridgeFigures
 from bench.clients.measure import Figures
 from bench.clouds import CloudFigures
 from bench.models import ModelFigures
@@ -26,7 +27,7 @@ from bench.size import Size
 from bench.training import TrainingFigures
 
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("cost", "plane", "pods", "clouds", "admission", "training", "models", "serving")
+_PARTS = ("cost", "plane", "pods", "clouds", "admission", "training", "models", "serving", "bridge")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +57,7 @@ class Results(msgspec.Struct, kw_only=True):
     training: TrainingFigures | None = None
     models: ModelFigures | None = None
     serving: ServingFigures | None = None
+    bridge: BridgeFigures | None = None
 
 
 def main() -> None:
@@ -83,6 +85,8 @@ def main() -> None:
         results.models = models.run(size.models, _say)
     if arguments.only in (None, "serving"):
         results.serving = serving.run(size.serving_rounds, size.serving_seconds, _say)
+    if arguments.only in (None, "bridge"):
+        results.bridge = bridge.run(size.serving_rounds, size.serving_seconds, _say)
     print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
 
 
@@ -119,6 +123,10 @@ def report(results: Results) -> str:
     if results.serving:
         parts += [table.render(*each) for each in serving.tables(results.serving)]
         parts += ["\n".join(serving.remarks(results.serving))]
+    if results.bridge:
+        title = "HTTP through the bridge, beside nginx as a reverse proxy"
+        parts += [table.render(title, list(results.bridge.rounds), bridge.rows(results.bridge))]
+        parts += ["\n".join(bridge.remarks(results.bridge))]
     return "\n\n".join(parts)
 
 

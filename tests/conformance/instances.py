@@ -386,6 +386,29 @@ class Entering:
         await port_connection.close()
         assert heard == b"AHOY" * 50_000
 
+    async def test_last_bytes_of_a_program_that_exits_arrive_or_the_connection_breaks(self, customer: AccountHarness):
+        """The end of the data is never taken for the end of a connection that lost some of it."""
+        script = (
+            "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
+            # Input that is not read makes the kernel reset the connection when the program exits.
+            "c, _ = s.accept(); c.recv(1); c.sendall(b'ahoy' * 250_000)"
+        )
+        container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
+        running = await customer.running(with_container(customer.order(), container))
+        port = int(await hear(customer.cloud.output(running.id), "\n"))
+        port_connection = await customer.cloud.dial(running.id, port)
+        await port_connection.write(b"twelve bytes")
+        heard = b""
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while data := await port_connection.read():
+                    heard += data
+            assert heard == b"ahoy" * 250_000
+        except (ProviderError, ConnectionError):
+            assert (b"ahoy" * 250_000).startswith(heard)
+        finally:
+            await port_connection.close()
+
     async def test_where_nobody_listens_it_is_said(self, customer: AccountHarness):
         running = await customer.running()
         with pytest.raises(Rejected, match="port 1"):

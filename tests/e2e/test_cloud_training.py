@@ -260,11 +260,10 @@ def test_a_modal_job_runs_at_modal_and_tells_its_end(node, namespace, books):
 
 
 def test_a_failing_modal_job_is_retried_and_names_its_exit_code(node, namespace):
-    apply(node, namespace, modal_job("bad", "python3", "-c", "raise SystemExit(37)", tunnel_enabled=True))
+    apply(node, namespace, modal_job("bad", "python3", "-c", "raise SystemExit(37)"))
     status = until_modal_job(node, namespace, "bad", "Failed")
     rows = {row["type"]: row for row in status["conditions"]}
     assert "37" in rows["Succeeded"]["message"]
-    assert "tunnel_enabled" in rows["skysail.dev/Supported"]["message"]
     assert "JobFailed" in events(node, namespace)
 
 

@@ -21,7 +21,7 @@ from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.ledger import Row
 from skysail.local import addresses
 from tests.support import registry as registry_server
-from tests.support.clouds import NODES, claims, flags, let_go
+from tests.support.clouds import NODES, claims, flags, let_go, start_bridge
 from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
 
 if TYPE_CHECKING:
@@ -231,21 +231,6 @@ def test_job_without_capacity_at_runpod_goes_on_at_modal(node, namespace, books)
     assert not books.billed()
 
 
-@pytest.mark.on_demand
-def test_pod_goes_to_modal_if_runpod_has_no_stock(node, namespace):
-    manifest = gpu_pod("p", "sh", "-c", "echo ahoy")
-    manifest["metadata"]["annotations"] = CHEAPEST
-    faults(node, Fault(what="sold-out", on="catalogue"))
-    restart(node)
-    try:
-        apply(node, namespace, manifest)
-        until_phase(node, namespace, "p", "Succeeded")
-        assert get(node, namespace, "pod", "p")["spec"]["nodeName"] == NODES["modal"]
-    finally:
-        faults(node)
-        restart(node)
-
-
 def restart(node: Cluster) -> None:
     """Kill the operator, which is started again and reads all offers."""
     before = node.unit("operator").restarts
@@ -254,11 +239,24 @@ def restart(node: Cluster) -> None:
     node.until_asking()
 
 
-def test_managed_job_goes_after_waiting(node, namespace):
-    apply(node, namespace, job("j", "echo ahoy", {"runpod.io/managed": "true"}))
-    until_succeeded(node, namespace, "j")
-    (made,) = pods_of(node, namespace, "j")
-    assert made["spec"]["nodeName"] == NODE
+WAYS = {
+    "force": (["one"], ASK),
+    "waiting": (["one"], {"runpod.io/managed": "true"}),
+    # More than one waits, which is the default threshold.
+    "threshold": (["one", "two"], {"runpod.io/managed": "true"}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_job_goes_by_force_by_waiting_or_by_the_threshold(node, namespace, books, way):
+    names, annotations = WAYS[way]
+    apply(node, namespace, *(job(name, "echo ahoy", annotations) for name in names))
+    for name in names:
+        until_succeeded(node, namespace, name)
+        (made,) = pods_of(node, namespace, name)
+        assert made["spec"]["nodeName"] == NODE
+        assert made["metadata"]["labels"]["runpod.io/managed"] == "true"
+        assert books.launches(made["metadata"]["uid"]) == 1
 
 
 def test_parallel_job_pays_once_for_each_pod(node, namespace, books):
@@ -363,6 +361,22 @@ def test_pod_that_is_billed_above_the_cap_is_deleted_and_the_next_is_tried(node,
     assert [row.usd for row in rows] == [0.5, 0.25]
 
 
+def test_gpu_above_the_cap_is_never_taken(node, namespace, books):
+    """The cap of the operator is 1 USD. A smaller cap of the pod counts, a larger one does not."""
+    for name, memory, cap in (("large", "80", "9"), ("small", "16", "0.1")):
+        manifest = gpu_pod(name, "true")
+        manifest["metadata"]["annotations"] |= {"runpod.io/required-gpu-memory": memory, "runpod.io/max-price": cap}
+        apply(node, namespace, manifest)
+
+    def message(name: str) -> str:
+        return json.dumps(get(node, namespace, "pod", name)["status"])
+
+    node.until(lambda: "A100 80GB PCIe" in message("large") and "above the cap of 1" in message("large"), "the cap")
+    node.until(lambda: "above the cap of 0.1" in message("small"), "the cap of the pod")
+    assert claims(node, namespace) == []
+    assert [books.launches(uid(node, namespace, name)) for name in ("large", "small")] == [0, 0]
+
+
 @pytest.mark.on_demand
 def test_suspended_job_ends_its_pods(node, namespace, books):
     apply(node, namespace, job("j", "sleep 1000"))
@@ -378,16 +392,6 @@ def test_deleted_job_ends_its_pods(node, namespace, books):
     node.until(lambda: not books.billed(), "the pod to be deleted")
 
 
-def test_jobs_beyond_the_threshold_go_at_once(node, namespace):
-    """More than one waits, which is the default threshold."""
-    for name in ("one", "two"):
-        apply(node, namespace, job(name, "echo ahoy", {"runpod.io/managed": "true"}))
-    for name in ("one", "two"):
-        until_succeeded(node, namespace, name)
-        (made,) = pods_of(node, namespace, name)
-        assert made["spec"]["nodeName"] == NODE
-
-
 def test_object_of_the_account_needs_a_policy(node, namespace, books):
     manifest = gpu_pod("p", "true")
     manifest["metadata"]["annotations"]["runpod.io/templateId"] = "t1"
@@ -398,3 +402,99 @@ def test_object_of_the_account_needs_a_policy(node, namespace, books):
         "the pod to say what to allow",
     )
     assert books.launches(uid(node, namespace, "p")) == 0
+
+
+# An HTTP server, and one that sends back the length of what it gets.
+SERVERS = """
+import http.server, os, socket, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(os.environ["NONCE"].encode())
+    def log_message(self, *_): pass
+def count():
+    listener = socket.create_server(("0.0.0.0", 7000))
+    while True:
+        line, _ = listener.accept(); size = 0
+        while data := line.recv(65536): size += len(data)
+        line.sendall(f"{os.environ['NONCE']} {size}".encode()); line.close()
+threading.Thread(target=count).start()
+http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+"""
+
+
+def test_services_reach_http_ports_by_the_proxy_and_tcp_ports_by_their_mapping(node, namespace, books):
+    nonce = secrets.token_hex(16)
+    start_bridge(node, env=stand_ins.environment(node.home, "runpod"))
+    server = gpu_pod("web", "python", "-u", "-c", SERVERS)
+    server["metadata"]["labels"] = {"app": "web"}
+    server["metadata"]["annotations"]["runpod.io/ports"] = "8000/http,7000/tcp"
+    (container,) = server["spec"]["containers"]
+    container |= {
+        "image": "python:3",
+        "env": [{"name": "NONCE", "value": nonce}],
+        "readinessProbe": {"httpGet": {"port": 8000}, "periodSeconds": 1},
+        "livenessProbe": {"tcpSocket": {"port": 7000}, "periodSeconds": 1, "failureThreshold": 60},
+    }
+    ports = [{"name": "http", "port": 80, "targetPort": 8000}, {"name": "tcp", "port": 7000}]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": ports},
+    }
+    apply(node, namespace, server, service)
+    until_condition(node, namespace, "pod/web", "Ready")
+    script = (
+        "import socket, time, urllib.request\n"
+        "def again(call):\n"
+        "    while True:\n"
+        "        try: return call()\n"
+        "        except OSError: time.sleep(0.2)\n"  # the Service leads to the bridge a moment later
+        "print(again(lambda: urllib.request.urlopen('http://web', timeout=60).read().decode()))\n"
+        "line = again(lambda: socket.create_connection(('web', 7000), timeout=60))\n"
+        "line.sendall(b'y' * 1_000_000); line.shutdown(socket.SHUT_WR)\n"
+        "print(b''.join(iter(lambda: line.recv(65536), b'')).decode())\n"
+    )
+    client = pod("client", "python", "-u", "-c", script, container={"image": "python:3"})
+    client["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "local"}
+    apply(node, namespace, client)
+    until_phase(node, namespace, "client", "Succeeded")
+    assert ok(node, "logs", "client", "-n", namespace) == f"{nonce}\n{nonce} 1000000\n"
+    node.stop("bridge")
+
+
+def test_image_without_a_shell_is_refused_before_anything_is_paid(node, namespace, books):
+    with registry_server.running() as registry, inside(node, registry) as host:
+        layer = registry_server.layer({"app": b"x"})
+        registry.push("team/static", "v1", registry_server.image({"Entrypoint": ["/app"]}, layer))
+        manifest = gpu_pod("p", "/app")
+        manifest["spec"]["containers"][0]["image"] = f"{host}/team/static:v1"
+        apply(node, namespace, manifest)
+        status = "jsonpath={.status}"
+        node.until(
+            lambda: "has no /bin/sh" in node.kubectl("get", "pod", "p", "-n", namespace, "-o", status).stdout,
+            "the pod to say what is missing",
+        )
+    conditions = get(node, namespace, "pod", "p")["status"]["conditions"]
+    assert "NoShell" in {row.get("reason") for row in conditions}
+    assert books.launches(uid(node, namespace, "p")) == 0
+
+
+def test_restarted_operator_reads_every_line_once_and_sends_a_pod_without_stock_to_modal(node, namespace, books):
+    """The last test of the module: the operator believes for five minutes that RunPod has no GPU."""
+    cuts = (Fault(what="cut", on="logs", at=number, lines=3000) for number in range(1, 7))
+    faults(node, *cuts, Fault(what="sold-out", on="catalogue"))
+    apply(node, namespace, gpu_pod("p", "sh", "-c", "seq 1 10000; sleep 10; seq 10001 20000"))
+    node.until(
+        lambda: "5000" in node.kubectl("logs", "p", "-n", namespace, "--tail=-1").stdout.split(), "the log to grow"
+    )
+    restart(node)
+    manifest = gpu_pod("q", "sh", "-c", "echo ahoy")
+    manifest["metadata"]["annotations"] = CHEAPEST
+    apply(node, namespace, manifest)
+    until_phase(node, namespace, "q", "Succeeded")
+    assert get(node, namespace, "pod", "q")["spec"]["nodeName"] == NODES["modal"]
+    until_phase(node, namespace, "p", "Succeeded")
+    printed = ok(node, "logs", "p", "-n", namespace, "--tail=-1")
+    assert printed.split() == [str(number) for number in range(1, 20001)]
+    assert books.launches(uid(node, namespace, "p")) == 1

@@ -12,6 +12,7 @@ from skysail.claims.types import CLOUD_INSTANCE
 from skysail.core.executor import CacheRegistry, Performer
 from skysail.kinds.cloud_services.caches import Caches
 from skysail.kinds.cloud_services.reconciler import CloudServiceReconciler
+from skysail.kinds.cloud_services.tunnel_reconciler import TunnelReconciler
 from skysail.kube.api.resources import CONFIG_MAP, POD, SERVICE
 from tests.simulation import runner
 from tests.simulation.offload import NODE, OPTIONAL, RESOURCES, VENDOR, VOLATILE, CloudFixture, CloudOperator, apply_pod
@@ -42,6 +43,8 @@ class BridgeOperator(CloudOperator):
         )
         performer = Performer(process.client, CacheRegistry(caches.services, caches.slices, self.claims), process)
         reconciler.connect(process.add_controller(reconciler, performer))
+        tunnels = TunnelReconciler(caches, process.now)
+        tunnels.connect(process.add_controller(tunnels, performer))
         process.background.append(ports.run)
 
 
@@ -51,6 +54,13 @@ async def serve(api: Api) -> None:
         spec = {"clusterIP": "10.96.0.7", "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]}
         (await api.create(SERVICE, {"metadata": {"name": name}, "spec": spec})).ok  # noqa: B018 (asserts)
     await apply_pod(api, "start=20s,run=2h", metadata={"labels": {"app": "web"}})
+    uid = (await api.get(POD, "train")).ok["metadata"]["uid"]
+    await api.until(CLOUD_INSTANCE.resource, f"{uid}-0", lambda claim: bool(claim) and _has_port(claim))
+
+
+async def open_tunnel(api: Api) -> None:
+    annotations = {"modal-operator.io/tunnel": "true", "modal-operator.io/tunnel-port": "6006"}
+    await apply_pod(api, "start=20s,run=2h", metadata={"annotations": annotations})
     uid = (await api.get(POD, "train")).ok["metadata"]["uid"]
     await api.until(CLOUD_INSTANCE.resource, f"{uid}-0", lambda claim: bool(claim) and _has_port(claim))
 
@@ -88,6 +98,8 @@ SCENARIOS = {
         _scenario("Service of a pod", serve),
         _scenario("pod deleted", serve, end),
         _scenario("Service deleted", serve, drop_alias),
+        _scenario("tunnel", open_tunnel),
+        _scenario("pod with tunnel deleted", open_tunnel, end),
     )
 }
 

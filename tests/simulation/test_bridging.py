@@ -43,7 +43,25 @@ def test_bridging_slices_go_with_their_pod_and_their_service():
     assert len(left) == 1
 
 
-@pytest.mark.parametrize(("name", "what"), [("pod deleted", "crash"), ("Service of a pod", "twin")])
+def test_bridging_tunnel_has_a_service_whose_slices_share_one_port():
+    (claim,) = versions("tunnel", CLOUD_INSTANCE.resource)[-1:]
+    (entry,) = _ports(claim)
+    assert (entry["targetPort"], entry["protocol"]) == (6006, "http")
+    found = [row for row in reference("tunnel").end if row.startswith("EndpointSlice")]
+    assert len(found) == 2, "one for port 80, and one for the port of the tunnel"
+    left = reference("pod with tunnel deleted").end
+    assert not [row for row in left if row.startswith(("EndpointSlice", "Service"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("pod deleted", "crash"),
+        ("Service of a pod", "twin"),
+        ("pod with tunnel deleted", "crash"),
+        ("tunnel", "twin"),
+    ],
+)
 def test_bridging_crash_or_second_operator_after_any_effect_changes_nothing(
     name: str, what: str, court: Checker
 ) -> None:

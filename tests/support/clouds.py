@@ -57,18 +57,27 @@ def _account_flags(cluster: Cluster, socket: Path | None = None) -> tuple[str, .
     )
 
 
-def start_bridge(cluster: Cluster, name: str = "bridge") -> None:
-    """The bridge as `skysail up` starts it, restarted when it is killed. Returns when it is ready."""
+def start_bridge(
+    cluster: Cluster,
+    name: str = "bridge",
+    *,
+    host: str = addresses.CLUSTER_IP,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """The bridge as `skysail up` starts it, restarted when it is killed. Returns when it is ready.
+
+    `env` points to stand-ins of clouds. Without it, the bridge has the accounts of the simulated clouds.
+    """
     login = credentials.inside_path(cluster.home, "bridge")
-    options = (f"--kubeconfig={login}", f"--host={addresses.CLUSTER_IP}", "--drain-seconds=0")
-    argv = (sys.executable, "-P", "-m", "skysail", "bridge", *options, *_account_flags(cluster))
-    cluster.control.start_unit(Unit(name=name, argv=argv))
-    cluster.until(lambda: is_bridge_ready(cluster), "the bridge to be ready")
+    options = (f"--kubeconfig={login}", f"--host={host}", "--drain-seconds=0")
+    argv = (sys.executable, "-P", "-m", "skysail", "bridge", *options, *(() if env else _account_flags(cluster)))
+    cluster.control.start_unit(Unit(name=name, argv=argv, env=env or {}))
+    cluster.until(lambda: is_bridge_ready(cluster, host), "the bridge to be ready")
 
 
-def is_bridge_ready(cluster: Cluster) -> bool:
+def is_bridge_ready(cluster: Cluster, host: str = addresses.CLUSTER_IP) -> bool:
     try:
-        return cluster.get("/readyz", Settings().bridge_health_port)[0] == 200
+        return cluster.get("/readyz", Settings().bridge_health_port, host)[0] == 200
     except (Refused, OSError):
         return False
 

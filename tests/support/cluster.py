@@ -229,10 +229,12 @@ class Cluster:
     def listen(self, port: int = 0, host: str = addresses.CLUSTER_IP) -> socket.socket:
         return self.control.listen(host, port)
 
-    def get(self, path: str, port: int = addresses.OPERATOR_HEALTH_PORT) -> tuple[int, str]:
+    def get(
+        self, path: str, port: int = addresses.OPERATOR_HEALTH_PORT, host: str = addresses.CLUSTER_IP
+    ) -> tuple[int, str]:
         """An HTTP request to something inside the local cluster: status and body."""
-        connection = HTTPConnection(addresses.CLUSTER_IP, port)
-        connection.sock = self.dial(port)
+        connection = HTTPConnection(host, port)
+        connection.sock = self.dial(port, host)
         try:
             connection.request("GET", path)
             reply = connection.getresponse()

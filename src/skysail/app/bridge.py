@@ -23,13 +23,14 @@ from skysail.base.settings import Settings
 from skysail.bridge import routes
 from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.listeners import Listeners
+from skysail.bridge.proxies import Proxies
 from skysail.bridge.raw_proxy import RawProxy
 from skysail.bridge.traffic import Traffic
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import CloudAccount
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.http_address import HttpAccount
-from skysail.kube.api.rbac import PolicyRule, read_rule
+from skysail.kube.api.rbac import PolicyRule, watch_rule
 from skysail.kube.api.resources import NAMESPACE, SECRET
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
@@ -40,7 +41,7 @@ from skysail.kube.client.http_transport import HttpTransport
 # Name of the ServiceAccount, the ClusterRole and its binding.
 NAME = "skysail-bridge"
 POLICY_RULES = (
-    read_rule(CLOUD_INSTANCE.resource),
+    watch_rule(CLOUD_INSTANCE.resource),
     # Its UID marks the instances of this cluster.
     PolicyRule(NAMESPACE, ("get",), names=("kube-system",)),
 )
@@ -111,7 +112,9 @@ class Bridge:
         self._claims.subscribe(lambda _old, _new: self._changed.set())
 
     async def run(self) -> None:
-        proxies = {name: proxy for name, account in self._accounts.by_name.items() if (proxy := self._proxy(account))}
+        proxies = {
+            name: self._proxies(account) for name, account in self._accounts.by_name.items() if can_reach(account)
+        }
         listeners = Listeners(self._settings.bridge_host or "", proxies)
         pages = health_server.HealthServer(
             self._metrics, unready=self._unready, outages=dict[str, str], audit=_refuse_audit
@@ -132,26 +135,23 @@ class Bridge:
             await asyncio.sleep(self._settings.drain_seconds)
         finally:
             await listeners.close()
-            for proxy in proxies.values():
-                if isinstance(proxy, HttpProxy):
-                    await proxy.close()
+            for cloud in proxies.values():
+                if cloud.http is not None:
+                    await cloud.http.close()
             await health.cleanup()
 
-    def _proxy(self, account: CloudAccount) -> RawProxy | HttpProxy | None:
-        """Return how instances of the account are reached. Raw connections come first: they carry any protocol."""
-        idle = self._settings.bridge_idle_seconds
-        if account.features.port_forward:
-            return RawProxy(account, self._traffic, idle_seconds=idle)
-        if isinstance(account, HttpAccount):
-            return HttpProxy(
-                account,
-                self._traffic,
-                idle_seconds=idle,
-                max_request_bytes=self._settings.bridge_max_request_bytes,
-            )
-        return None
+    def _proxies(self, account: CloudAccount) -> Proxies:
+        """Return how instances of the account are reached."""
+        idle, max_bytes = self._settings.bridge_idle_seconds, self._settings.bridge_max_request_bytes
+        raw = RawProxy(account, self._traffic, idle_seconds=idle) if account.features.port_forward else None
+        http = (
+            HttpProxy(account, self._traffic, idle_seconds=idle, max_request_bytes=max_bytes)
+            if isinstance(account, HttpAccount)
+            else None
+        )
+        return Proxies(raw, http)
 
-    async def _follow(self, listeners: Listeners, proxies: Mapping[str, RawProxy | HttpProxy]) -> None:
+    async def _follow(self, listeners: Listeners, proxies: Mapping[str, Proxies]) -> None:
         """Serve the routes of the claims for ever. Concurrent changes are batched."""
         await self._claims.synced.wait()
         while True:
@@ -162,9 +162,9 @@ class Bridge:
             owned = {port: route for port, route in table.routes.items() if self._is_ours(route)}
             await listeners.sync(owned)
             self._traffic.keep(owned)
-            for proxy in proxies.values():
-                if isinstance(proxy, HttpProxy):
-                    proxy.forget({route.instance for route in owned.values()})
+            for cloud in proxies.values():
+                if cloud.http is not None:
+                    cloud.http.forget({route.instance for route in owned.values()})
             self._is_serving = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY_SECONDS if listeners.failed else None):

@@ -144,7 +144,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = False
     bridge_address: Annotated[
         str | None,
-        Meta(description="Address of the bridge for Services; by default those of its pods in `operator_namespace`."),
+        Meta(
+            description="Address of the bridge for Services, or several, separated by commas; by default those of its"
+            " pods in `operator_namespace`."
+        ),
     ] = None
     bridge_host: Annotated[
         str | None, Meta(description="Address on which the bridge listens; by default all addresses.")

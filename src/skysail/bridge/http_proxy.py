@@ -1,4 +1,4 @@
-"""Forward HTTP requests to clouds that forward nothing else, with the credentials of the account.
+"""Forward HTTP requests by a cloud's own way for HTTP, with the credentials of the account.
 
 Bodies are streamed both ways, so memory does not grow with their size. Server-sent events arrive chunk by chunk, and
 WebSockets frame by frame.
@@ -21,7 +21,7 @@ from yarl import URL
 from skysail.bridge import http_headers
 from skysail.bridge.http_headers import BadRequest
 from skysail.bridge.routes import Route
-from skysail.bridge.traffic import Traffic
+from skysail.bridge.traffic import Direction, Traffic
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.http_address import HttpAccount, HttpAddress
 
@@ -145,7 +145,7 @@ class HttpProxy:
                 await asyncio.sleep(_RETRY_DELAY)
                 continue
             break
-        self._traffic.connect_seconds.observe(asyncio.get_running_loop().time() - begun)
+        self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
         async with reply:
             return await self._stream_back(route, request, reply, address)
 
@@ -164,8 +164,9 @@ class HttpProxy:
         )
         body = _RequestBody(self._max_request_bytes)
         data = body.chunks(request, partial(self._traffic.add_bytes, route, "in")) if has_body else None
+        checks = address.verifies
         try:
-            reply = await self._request(request.method, url, headers, data)
+            reply = await self._request(request.method, url, headers, data, checks=checks)
         except (aiohttp.ClientError, OSError) as error:
             raise _TooLarge if body.is_too_large else error from error
         for _ in range(_MAX_REDIRECTS):
@@ -174,13 +175,14 @@ class HttpProxy:
                 break
             reply.release()
             without_body = [row for row in headers if row[0].lower() not in {"content-length", "content-type"}]
-            reply = await self._request("GET", following, without_body, None)
+            reply = await self._request("GET", following, without_body, None, checks=checks)
         return reply, address
 
     async def _request(
-        self, method: str, url: URL, headers: list[tuple[str, str]], body: AsyncIterator[bytes] | None
+        self, method: str, url: URL, headers: list[tuple[str, str]], body: AsyncIterator[bytes] | None, *, checks: bool
     ) -> aiohttp.ClientResponse:
-        return await self._session.request(method, url, headers=CIMultiDict(headers), data=body, allow_redirects=False)
+        named = CIMultiDict(headers)
+        return await self._session.request(method, url, headers=named, data=body, allow_redirects=False, ssl=checks)
 
     async def _stream_back(
         self, route: Route, request: web.BaseRequest, reply: aiohttp.ClientResponse, address: HttpAddress
@@ -205,6 +207,7 @@ class HttpProxy:
         return answer
 
     async def _carry_websocket(self, route: Route, request: web.BaseRequest) -> web.StreamResponse:
+        begun = asyncio.get_running_loop().time()
         address = await self._address(route)
         url = http_headers.destination(URL(address.url, encoded=True), request.raw_path)
         protocols = [
@@ -219,8 +222,14 @@ class HttpProxy:
         )
         named = CIMultiDict(row for row in headers if row[0].lower() != "sec-websocket-protocol")
         async with self._websockets.ws_connect(
-            url, headers=named, protocols=protocols, max_msg_size=_MAX_FRAME_BYTES, autoping=True
+            url,
+            headers=named,
+            protocols=protocols,
+            max_msg_size=_MAX_FRAME_BYTES,
+            autoping=True,
+            ssl=address.verifies,
         ) as server:
+            self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
             chosen = (server.protocol,) if server.protocol else ()
             client = web.WebSocketResponse(protocols=chosen, max_msg_size=_MAX_FRAME_BYTES)
             await client.prepare(request)
@@ -229,8 +238,8 @@ class HttpProxy:
             return client
 
     async def _join(self, route: Route, client: web.WebSocketResponse, server: aiohttp.ClientWebSocketResponse) -> None:
-        up = asyncio.create_task(self._copy(route, client, server, is_inbound=True))
-        down = asyncio.create_task(self._copy(route, server, client, is_inbound=False))
+        up = asyncio.create_task(self._copy(route, client, server, "in"))
+        down = asyncio.create_task(self._copy(route, server, client, "out"))
         try:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -246,15 +255,15 @@ class HttpProxy:
         route: Route,
         source: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
         sink: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
-        *,
-        is_inbound: bool,
+        direction: Direction,
     ) -> None:
         async for message in source:
-            self._traffic.add_bytes(route, "in" if is_inbound else "out", len(message.data or b""))
             if message.type is WSMsgType.TEXT:
                 await sink.send_str(message.data)
+                self._traffic.add_bytes(route, direction, len(message.data.encode()))
             elif message.type is WSMsgType.BINARY:
                 await sink.send_bytes(message.data)
+                self._traffic.add_bytes(route, direction, len(message.data))
 
     async def _address(self, route: Route) -> HttpAddress:
         key = (route.instance, route.target_port)

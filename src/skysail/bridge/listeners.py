@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from skysail.bridge.http_proxy import HttpProxy
+from skysail.bridge.proxies import Proxies
 from skysail.bridge.raw_proxy import RawProxy
 from skysail.bridge.routes import Route
 
@@ -20,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Listeners:
-    """Listeners of all routes. `proxies` maps the name of a cloud to the way in which its instances are reached."""
+    """Listeners of all routes. `proxies` maps the name of a cloud to the ways in which its instances are reached."""
 
-    def __init__(self, host: str, proxies: Mapping[str, RawProxy | HttpProxy]) -> None:
+    def __init__(self, host: str, proxies: Mapping[str, Proxies]) -> None:
         self._host = host
         self._proxies = proxies
         self._routes: dict[int, Route] = {}
@@ -58,7 +59,7 @@ class Listeners:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _open(self, route: Route) -> None:
-        loop, proxy = asyncio.get_running_loop(), self._proxies[route.provider]
+        loop, proxy = asyncio.get_running_loop(), self._proxies[route.provider].choose(route)
         listener = socket.create_server((self._host, route.port), backlog=_BACKLOG)
         if isinstance(proxy, HttpProxy):
             server = web.Server(functools.partial(proxy.serve, route), access_log=None)

@@ -60,7 +60,7 @@ class RawProxy:
         except (ProviderError, OSError, TimeoutError) as error:
             log.info("bridge cannot connect to the instance", extra={**_fields(route), "why": str(error)})
             return "unreachable"
-        self._traffic.connect_seconds.observe(asyncio.get_running_loop().time() - begun)
+        self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
         try:
             await self._relay(route, connection, reader, writer)
         finally:
@@ -72,11 +72,11 @@ class RawProxy:
         async with asyncio.timeout(_DIAL_SECONDS):
             for delay in _DIAL_RETRY_DELAYS:
                 try:
-                    return await self._account.dial(route.instance, route.target_port)
+                    return await self._account.dial(route.instance, route.target_port, rank=route.rank)
                 except (OutcomeUnknown, OSError) as error:
                     log.debug("dial failed, retried", extra={**_fields(route), "why": str(error)})
                     await asyncio.sleep(delay)
-            return await self._account.dial(route.instance, route.target_port)
+            return await self._account.dial(route.instance, route.target_port, rank=route.rank)
 
     async def _relay(
         self, route: Route, connection: PortConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -17,7 +18,7 @@ _CONNECTED = {"Running", "Terminating"}
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One port of the bridge, and the port of an instance that it leads to.
+    """One port of the bridge, and the port of an instance that it leads to: of one rank, if the instance is a gang.
 
     `account` is the account that owns the instance. `namespace` and `owner` are for logs and metrics.
     """
@@ -30,6 +31,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     namespace: str
     owner: str
+    rank: int = 0
+    protocol: Literal["tcp", "http"] = "tcp"
 
 
 class RouteTable(msgspec.Struct, frozen=True):
@@ -66,6 +69,8 @@ def _routes(claim: CloudInstance) -> Iterable[Route]:
             instance=claim.status.instance_id,
             namespace=claim.spec.owner.namespace,
             owner=claim.spec.owner.name,
+            rank=entry.rank,
+            protocol=entry.protocol,
         )
         for entry in claim.status.bridge_ports
     )

@@ -13,6 +13,8 @@ from skysail.base.names import Metric
 from skysail.bridge.routes import Route
 
 Outcome = Literal["ok", "limited", "unreachable", "aborted", "rejected"]
+Direction = Literal["in", "out"]
+_LABELS = ("namespace", "owner", "port")
 
 
 class Traffic:
@@ -25,12 +27,12 @@ class Traffic:
         self._requests: Counter[tuple[str, ...]] = Counter()
         self._bytes: Counter[tuple[str, ...]] = Counter()
         self._routes = 0
-        self.connect_seconds: Histogram = metrics.add_histogram(Metric.BRIDGE_SECONDS)
-        labels = ("namespace", "owner", "port")
+        self._seconds: Histogram = metrics.add_histogram(Metric.BRIDGE_SECONDS, _LABELS)
+        self._timed: set[tuple[str, ...]] = set()
         metrics.add_callback(Metric.BRIDGE_ROUTES, "", lambda: {"": self._routes})
-        metrics.add_labelled_callback(Metric.BRIDGE_OPEN, labels, lambda: self._open)
-        metrics.add_labelled_callback(Metric.BRIDGE_REQUESTS, (*labels, "outcome"), lambda: self._requests)
-        metrics.add_labelled_callback(Metric.BRIDGE_BYTES, (*labels, "direction"), lambda: self._bytes)
+        metrics.add_labelled_callback(Metric.BRIDGE_OPEN, _LABELS, lambda: self._open)
+        metrics.add_labelled_callback(Metric.BRIDGE_REQUESTS, (*_LABELS, "outcome"), lambda: self._requests)
+        metrics.add_labelled_callback(Metric.BRIDGE_BYTES, (*_LABELS, "direction"), lambda: self._bytes)
 
     @property
     def open_connections(self) -> int:
@@ -54,7 +56,13 @@ class Traffic:
     def count(self, route: Route, outcome: Outcome) -> None:
         self._requests[*_series(route), outcome] += 1
 
-    def add_bytes(self, route: Route, direction: Literal["in", "out"], count: int) -> None:
+    def observe(self, route: Route, seconds: float) -> None:
+        """Record the time until the cloud accepted a connection, or began to answer a request."""
+        series = _series(route)
+        self._timed.add(series)
+        self._seconds.labels(*series).observe(seconds)
+
+    def add_bytes(self, route: Route, direction: Direction, count: int) -> None:
         self._bytes[*_series(route), direction] += count
 
     def keep(self, routes: Mapping[int, Route]) -> None:
@@ -64,6 +72,9 @@ class Traffic:
         for counter in (self._requests, self._bytes):
             for series in [series for series in counter if series[:3] not in kept]:
                 del counter[series]
+        for series in self._timed - kept:
+            self._timed.discard(series)
+            self._seconds.remove(*series)
 
 
 def _series(route: Route) -> tuple[str, ...]:

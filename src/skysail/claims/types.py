@@ -193,6 +193,14 @@ class BridgePort(fields.ApiStruct, frozen=True, kw_only=True):
 
     target_port: Annotated[PortNumber, Meta(description="Port of the instance.")]
     port: Annotated[PortNumber, Meta(description="Port of the bridge. Unique in the cluster.")]
+    rank: Annotated[int, Meta(ge=0, le=1023, description="Rank of the gang that the port leads to.")] = 0
+    protocol: Annotated[
+        Literal["tcp", "http"],
+        Meta(
+            description="`http` if every Service that leads here has `appProtocol: http`. Then the bridge may use the"
+            " cloud's own way for HTTP."
+        ),
+    ] = "tcp"
 
 
 class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
@@ -226,6 +234,7 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     app_id: Annotated[
         fields.ShortText, Meta(description="Group of the instance at the cloud, such as an App of Modal.")
     ] = ""
+    url: Annotated[fields.Url, Meta(description="Address of an App at the cloud.")] = ""
     usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members in US dollars per hour.")] = None
     region: Annotated[fields.ShortText, Meta(description="Region, by the cloud's name.")] = ""
     deadline_time: Annotated[

@@ -1,6 +1,6 @@
-"""Addresses of HTTP servers at clouds that carry no raw connections: a URL, and headers that authenticate the caller.
+"""Addresses of HTTP servers at clouds: a URL, and headers that authenticate the caller.
 
-An account implements `HttpAccount` in addition to `CloudAccount` if its cloud forwards only HTTP to an instance. The
+An account implements `HttpAccount` in addition to `CloudAccount` if its cloud has a way of its own for HTTP. The
 bridge asks for the address, and never shows the headers to anybody.
 """
 
@@ -18,11 +18,13 @@ class HttpAddress(msgspec.Struct, frozen=True, kw_only=True):
     `headers` are sent with each request in place of the caller's headers of the same name. They are secrets, so they do
     not appear in the repr.
     `expires` is the time in seconds since 1970 at which the address must be asked for again; None means never.
+    `verifies` is whether the certificate of the server is checked. It is not only for a stand-in on this machine.
     """
 
     url: str
     headers: tuple[tuple[str, str], ...] = ()
     expires: float | None = None
+    verifies: bool = True
 
     def __repr__(self) -> str:
         return f"HttpAddress(url={self.url!r}, headers={[name for name, _ in self.headers]!r})"

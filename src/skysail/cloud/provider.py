@@ -252,6 +252,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     needs_command: bool = False  # cannot start an image by its own ENTRYPOINT, so a launch spec names the command line
     needs_shell: bool = False  # runs the program under a shell of the image
     billable: bool = True
+    web_apps: bool = False  # runs servers as web Apps, whose containers it scales (`cloud.web_app`)
 
 
 class Session(Protocol):
@@ -286,7 +287,10 @@ class PortConnection(Protocol):
     """A TCP connection to a port in a pod."""
 
     async def read(self) -> bytes:
-        """Read some bytes. Returns no bytes at the end."""
+        """Read some bytes. Returns no bytes at the end.
+
+        Raises ConnectionError or an error of `cloud.errors` if the connection broke, so that bytes may be missing.
+        """
         ...
 
     async def write(self, data: bytes) -> None: ...

@@ -70,6 +70,7 @@ class KubeletBackend:
         return [_manifest(pod) for pod in self._kubelet.pods.all()]
 
     def running_pods(self) -> list[Manifest]:
+        """Return the pods with a running container. Pods at clouds have no address by which to know them."""
         pods = (
             self._kubelet.effective_pod(pod_state)
             for pod_state in self._kubelet.pod_states.values()
@@ -78,6 +79,8 @@ class KubeletBackend:
         return [_manifest(pod) for pod in pods if pod is not None]
 
     async def stats(self) -> NodeStats:
+        if not self._provider.features.stats:
+            return self._unmeasured()
         sample, now = self._usage_sampler.latest, self._usage_sampler.rates()
         rows = (self._stats_of(run, used, now.get(run)) for run, used in sample.usage.items())
         return NodeStats(
@@ -88,7 +91,17 @@ class KubeletBackend:
             containers=tuple(container_stats for container_stats in rows if container_stats is not None),
         )
 
-    def _stats_of(self, run: RunId, used: Usage, rate: Rate | None) -> ContainerStats | None:
+    def _unmeasured(self) -> NodeStats:
+        """Return which containers run, without their usage: clouds do not report it."""
+        runs = [run for pod_state in self._kubelet.pod_states.values() for run in pod_state.running()]
+        rows = (self._stats_of(run, None, None) for run in runs)
+        return NodeStats(
+            started=self._usage_sampler.started,
+            at=self._usage_sampler.now,
+            containers=tuple(container_stats for container_stats in rows if container_stats is not None),
+        )
+
+    def _stats_of(self, run: RunId, used: Usage | None, rate: Rate | None) -> ContainerStats | None:
         pod_state = self._kubelet.pod_states.get(run.pod)
         state = pod_state.runs.get(run) if pod_state else None
         if pod_state is None or not isinstance(state, Running):

@@ -73,6 +73,10 @@ class UsageSampler:
             await asyncio.sleep(_SAMPLE_SECONDS if self._before else _INITIAL_DELAY)
 
     @property
+    def now(self) -> float:
+        return self._wall()
+
+    @property
     def latest(self) -> Sample:
         """Return the latest sample, empty before the first. Raises Unsupported if the provider has no usage data."""
         if not self._provider.features.stats:

@@ -17,6 +17,7 @@ from yarl import URL
 from skysail.base.metrics import Metrics
 from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.listeners import Listeners
+from skysail.bridge.proxies import Proxies
 from skysail.bridge.routes import Route
 from skysail.bridge.traffic import Traffic
 from skysail.cloud.errors import OutcomeUnknown
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 TOKEN = f"canary-{secrets.token_hex(8)}"
 LIMIT = 1_000_000
+PIECE = b"x" * 65536
+HUGE = 1024 * len(PIECE)  # 64 MiB, more than all buffers between the server and the client
 SEE_OTHER = {
     "/slow": "/slow/2?__modal_function_call_id=fc-1",
     "/slow/2": "/result?__modal_function_call_id=fc-1",
@@ -43,8 +46,9 @@ class Server:
         self.broken = 0
         self.elsewhere = ""
         self.release = asyncio.Event()
+        self.sent = 0
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:  # noqa: PLR0911 (one per path)
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request)
         if request.headers.getall("Authorization", []) != [f"Bearer {TOKEN}"]:
             return web.Response(status=401)
@@ -53,6 +57,9 @@ class Server:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
+        return await self._answer(request)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:  # noqa: PLR0911 (one per path)
         match request.path:
             case "/ws":
                 return await self._echo(request)
@@ -64,6 +71,12 @@ class Server:
                 return web.Response(status=303, headers={"Location": SEE_OTHER[path]})
             case "/cut":
                 return await self._cut(request)
+            case "/hang":
+                await self.release.wait()
+            case "/raise":
+                raise web.HTTPInternalServerError(text="ValueError")
+            case "/huge":
+                return await self._huge(request)
         body = await request.read()
         return web.Response(text=f"{request.method} {request.raw_path} {len(body)}", headers={"Modal-Key": TOKEN})
 
@@ -84,6 +97,14 @@ class Server:
         await reply.write(b"data: 1\n\n")
         await self.release.wait()
         await reply.write(b"data: 2\n\n")
+        return reply
+
+    async def _huge(self, request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"Content-Length": str(HUGE)})
+        await reply.prepare(request)
+        while self.sent < HUGE:
+            await reply.write(PIECE)
+            self.sent += len(PIECE)
         return reply
 
     async def _cut(self, request: web.Request) -> web.StreamResponse:
@@ -123,7 +144,7 @@ class Harness:
 
 
 @contextlib.asynccontextmanager
-async def bridge(max_per_route: int = 100) -> AsyncIterator[Harness]:
+async def bridge(max_per_route: int = 100, idle_seconds: float = 30.0) -> AsyncIterator[Harness]:
     server = Server()
     runner = web.ServerRunner(web.Server(server.handle))  # type: ignore[arg-type]
     await runner.setup()
@@ -134,8 +155,8 @@ async def bridge(max_per_route: int = 100) -> AsyncIterator[Harness]:
         port = free.getsockname()[1]
     harness = Harness(server, account, port)
     traffic = Traffic(harness.metrics, max_connections=100, max_connections_per_route=max_per_route)
-    proxy = HttpProxy(account, traffic, idle_seconds=30.0, max_request_bytes=LIMIT, wall=lambda: harness.wall)
-    listeners = Listeners("127.0.0.1", {"modal": proxy})
+    proxy = HttpProxy(account, traffic, idle_seconds=idle_seconds, max_request_bytes=LIMIT, wall=lambda: harness.wall)
+    listeners = Listeners("127.0.0.1", {"modal": Proxies(http=proxy)})
     route = Route(
         port=port,
         target_port=8000,
@@ -230,6 +251,36 @@ async def test_http_proxy_broken_answer_is_never_taken_for_a_whole_one():
             async with client.get(f"{harness.url}/cut") as reply:
                 await reply.read()
         assert [request.path for request in harness.server.seen] == ["/cut"], "not sent again after the first byte"
+
+
+async def test_http_proxy_server_that_hangs_is_a_timeout():
+    async with bridge(idle_seconds=0.2) as harness, aiohttp.ClientSession() as client:
+        async with client.get(f"{harness.url}/hang") as reply:
+            assert reply.status == 504
+        harness.server.release.set()
+        page = harness.metrics.render().decode()
+        assert 'skysail_bridge_requests_total{namespace="n",outcome="unreachable",owner="web",port="8000"} 1.0' in page
+
+
+async def test_http_proxy_error_of_the_server_is_passed_on():
+    async with bridge() as harness, aiohttp.ClientSession() as client, client.get(f"{harness.url}/raise") as reply:
+        assert (reply.status, await reply.text()) == (500, "ValueError")
+    assert len(harness.server.seen) == 1, "an answer is not retried, whatever its status"
+
+
+async def test_http_proxy_huge_answer_waits_for_the_client():
+    """The bridge holds a part of an answer, and never more than its buffers."""
+    async with bridge() as harness, aiohttp.ClientSession() as client, client.get(f"{harness.url}/huge") as reply:
+        first = await reply.content.readexactly(1)
+        sent = -1
+        while sent != harness.server.sent:  # until no buffer takes more
+            sent = harness.server.sent
+            await asyncio.sleep(0.2)
+        assert sent < HUGE // 2
+        size = len(first)
+        async for chunk in reply.content.iter_any():
+            size += len(chunk)
+        assert size == HUGE
 
 
 async def _chunks(size: int) -> AsyncIterator[bytes]:

@@ -11,6 +11,7 @@ import pytest
 
 from skysail.base.metrics import Metrics
 from skysail.bridge.listeners import Listeners
+from skysail.bridge.proxies import Proxies
 from skysail.bridge.raw_proxy import RawProxy
 from skysail.bridge.routes import Route
 from skysail.bridge.traffic import Traffic
@@ -56,12 +57,14 @@ class Connection:
 class Account:
     def __init__(self) -> None:
         self.dialled: list[tuple[str, int]] = []
+        self.ranks: list[int] = []
         self.connections: list[Connection] = []
         self.errors: list[ProviderError] = []
         self.has_connected = asyncio.Event()
 
-    async def dial(self, instance: str, port: int) -> Connection:
+    async def dial(self, instance: str, port: int, *, rank: int = 0) -> Connection:
         self.dialled.append((instance, port))
+        self.ranks.append(rank)
         if self.errors:
             raise self.errors.pop(0)
         self.connections.append(Connection())
@@ -69,7 +72,7 @@ class Account:
         return self.connections[-1]
 
 
-def route(port: int, instance: str = "i-1") -> Route:
+def route(port: int, instance: str = "i-1", rank: int = 0) -> Route:
     return Route(
         port=port,
         target_port=7000,
@@ -79,6 +82,7 @@ def route(port: int, instance: str = "i-1") -> Route:
         instance=instance,
         namespace="n",
         owner="db",
+        rank=rank,
     )
 
 
@@ -92,9 +96,9 @@ class Harness:
         self.account = Account()
         self.metrics = Metrics()
         limit = int(options.get("limit", 10))
-        traffic = Traffic(self.metrics, max_connections=100, max_connections_per_route=limit)
+        traffic = self.traffic = Traffic(self.metrics, max_connections=100, max_connections_per_route=limit)
         proxy = RawProxy(self.account, traffic, idle_seconds=options.get("idle", 60.0))  # type: ignore[arg-type]
-        self.listeners = Listeners("127.0.0.1", {"cloud": proxy})
+        self.listeners = Listeners("127.0.0.1", {"cloud": Proxies(raw=proxy)})
         self.port = free_port()
 
     async def ask(self, data: bytes) -> bytes:
@@ -164,6 +168,23 @@ async def test_raw_proxy_silent_connection_is_reset_after_the_idle_time():
         with pytest.raises(ConnectionResetError):
             await reader.read()
         writer.close()
+
+
+async def test_raw_proxy_dials_the_rank_of_the_route():
+    async with harness() as found:
+        await found.listeners.sync({found.port: route(found.port, rank=3)})
+        assert await found.ask(b"abc") == b"cba"
+        assert found.account.ranks == [3]
+
+
+async def test_traffic_series_of_a_route_go_with_it():
+    async with harness() as found:
+        await found.ask(b"abc")
+        series = 'skysail_bridge_connect_seconds_count{namespace="n",owner="db",port="7000"} 1.0'
+        assert series in found.metrics.render().decode()
+        found.traffic.keep({})
+        page = found.metrics.render().decode()
+        assert 'owner="db"' not in page
 
 
 async def test_listeners_port_of_another_instance_never_meets_the_old_one():

@@ -29,6 +29,15 @@ def test_routes_port_of_running_claim_leads_to_its_instance():
     (route,) = table.routes.values()
     assert (route.port, route.target_port, route.instance) == (20001, 8000, "i-uid-a-web")
     assert (route.namespace, route.owner, route.account) == ("a", "web", ACCOUNT)
+    assert (route.rank, route.protocol) == (0, "tcp")
+
+
+def test_routes_rank_and_protocol_are_those_of_the_claim():
+    found = claim_of("a", "gang")
+    entry = BridgePort(target_port=8000, port=20001, rank=2, protocol="http")
+    found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, bridge_ports=(entry,)))
+    (route,) = routes.build([found]).routes.values()
+    assert (route.rank, route.protocol) == (2, "http")
 
 
 def test_routes_claim_without_instance_has_no_route():

@@ -1,4 +1,4 @@
-"""Addresses of the bridge, as EndpointSlices list them: a configured one, or those of the bridge's ready pods."""
+"""Addresses of the bridge, as EndpointSlices list them: configured ones, or those of the bridge's ready pods."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ class BridgePod(Object, frozen=True, gc=False):
 
 
 class BridgeAddresses:
-    """Current addresses. `configured` is set where the bridge is no pod; else the process has to fill `pods`."""
+    """Current addresses. `configured` is set where the bridge is no pod; else the process has to fill `pods`.
+
+    Several configured addresses have commas between them.
+    """
 
     def __init__(self, configured: str | None, namespace: str) -> None:
-        self._configured = configured
+        words = (word.strip() for word in (configured or "").split(","))
+        self._configured = tuple(sorted({word for word in words if word}))
         self._namespace = namespace
         self.pods: Cache[BridgePod] = Cache(
             POD, BridgePod, selector={"labelSelector": f"{Label.COMPONENT}={BRIDGE_COMPONENT}"}
@@ -55,7 +59,7 @@ class BridgeAddresses:
     def current(self) -> tuple[str, ...]:
         """Return the sorted addresses. Pods of other namespaces do not count, whatever their labels say."""
         if self._configured:
-            return (self._configured,)
+            return self._configured
         ours = (pod for pod in self.pods.all() if pod.metadata.namespace == self._namespace)
         return tuple(sorted({pod.address for pod in ours if pod.address}))
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import msgspec
 
-from skysail.claims.types import BridgePort, CloudInstance
+from skysail.claims.bridging.targets import Target, target_of
+from skysail.claims.types import CloudInstance
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import CONFIG_MAP
@@ -59,7 +60,7 @@ class BridgePorts:
         self._now = now
         self._rng = rng
         self._holders: dict[int, set[str]] = {}
-        self._proposed: dict[tuple[str, int], int] = {}
+        self._proposed: dict[tuple[str, Target], int] = {}
         self._released: dict[int, datetime] = {}
         self._loading = asyncio.Lock()
         self._is_loaded = False
@@ -82,7 +83,7 @@ class BridgePorts:
             self._released = {**released, **self._released}
             self._is_loaded = True
 
-    def propose(self, claim: str, target: int) -> int | None:
+    def propose(self, claim: str, target: Target) -> int | None:
         """Return a free port for a port of a claim, the same one until the claim has it. Call only after `load`.
 
         Returns None if no port is left, or if a claim cannot be decoded, because its ports are unknown.
@@ -147,7 +148,7 @@ class BridgePorts:
             # Written before the claim is gone: a process that crashes at its end loses nothing.
             self._released |= dict.fromkeys(after, self._now())
             self._news.set()
-        served = {entry.target_port for entry in new.status.bridge_ports} if new else None
+        served = {target_of(entry) for entry in new.status.bridge_ports} if new else None
         for key in [key for key in self._proposed if key[0] == name and (served is None or key[1] in served)]:
             del self._proposed[key]
 
@@ -158,12 +159,6 @@ class BridgePorts:
             self._holders.pop(port, None)
             self._released[port] = self._now()
             self._news.set()
-
-
-def with_ports(claim: CloudInstance, added: Iterable[BridgePort]) -> tuple[BridgePort, ...]:
-    """Return the ports of the claim with `added`, which replace those of the same target port."""
-    ports = {entry.target_port: entry for entry in (*claim.status.bridge_ports, *added)}
-    return tuple(ports[target] for target in sorted(ports))
 
 
 def _ports(claim: CloudInstance | None) -> set[int]:

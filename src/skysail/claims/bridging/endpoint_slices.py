@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.claims.types import BridgePort, CloudInstance
+from skysail.kube.api.objects import Meta
 from skysail.kube.api.resources import Resource
 
 ENDPOINT_SLICE = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
@@ -30,6 +30,15 @@ class SlicePort(msgspec.Struct, frozen=True):
     app_protocol: str = ""
 
 
+class PodRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod behind a Service port: the claim of its instance, its rank in it, and the bridge port that leads there."""
+
+    pod: Meta
+    claim: str
+    bridge_port: int
+    rank: int = 0
+
+
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions of an endpoint, with the meaning of the API."""
 
@@ -38,42 +47,36 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False
 
 
-def find_port(claim: CloudInstance, target: int) -> BridgePort | None:
-    """Return the bridge port that leads to a port of the instance, if the claim has one."""
-    return next((entry for entry in claim.status.bridge_ports if entry.target_port == target), None)
-
-
-def slice_name(service: str, claim: str, port: str, address_type: str) -> str:
+def slice_name(service: str, route: PodRoute, port: str, address_type: str) -> str:
     """Return the name. The type of addresses of a slice cannot change, so it is part of the name."""
-    digest = hashlib.sha256(f"{service}/{claim}/{port}/{address_type}".encode()).hexdigest()[:_DIGEST]
+    member = f"{route.claim}:{route.rank}" if route.rank else route.claim
+    digest = hashlib.sha256(f"{service}/{member}/{port}/{address_type}".encode()).hexdigest()[:_DIGEST]
     return f"{service[: _MAX_NAME_LENGTH - _DIGEST - 1].rstrip('-.')}-{digest}"
 
 
 def manifest(
     service: tuple[str, str],
     port: SlicePort,
-    claim: CloudInstance,
-    bridge_port: int,
+    route: PodRoute,
     *,
     addresses: tuple[str, ...],
     readiness: Readiness,
 ) -> Manifest:
-    """Return the slice of one Service port (namespace, name) and one instance. `addresses` are those of the bridge."""
+    """Return the slice of one Service port (namespace, name) and one pod. `addresses` are those of the bridge."""
     namespace, name = service
-    owner = claim.spec.owner
     address_type = "IPv6" if ":" in addresses[0] else "IPv4"
     endpoint = {
         "conditions": msgspec.to_builtins(readiness),
-        "targetRef": {"kind": owner.kind, "namespace": owner.namespace, "name": owner.name, "uid": owner.uid},
+        "targetRef": {"kind": "Pod", "namespace": route.pod.namespace, "name": route.pod.name, "uid": route.pod.uid},
     }
-    slice_port: Manifest = {"name": port.name, "port": bridge_port, "protocol": "TCP"}
+    slice_port: Manifest = {"name": port.name, "port": route.bridge_port, "protocol": "TCP"}
     if port.app_protocol:
         slice_port["appProtocol"] = port.app_protocol
     return {
         "apiVersion": ENDPOINT_SLICE.api_version,
         "kind": ENDPOINT_SLICE.kind,
         "metadata": {
-            "name": slice_name(name, claim.metadata.name, port.name, address_type),
+            "name": slice_name(name, route, port.name, address_type),
             "namespace": namespace,
             "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER},
         },

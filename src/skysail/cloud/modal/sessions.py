@@ -12,8 +12,10 @@ from typing import Any
 
 import modal
 from modal import exception
+from yarl import URL
 
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Unsupported
+from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.modal import errors, internals, scripts
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.inventory import SandboxInventory, detach
@@ -28,6 +30,10 @@ _KILL_SECONDS = 4.0
 _CHUNK = 64 * 1024
 _MAX_PENDING = 256
 _SIGNAL_BASE = 128
+# Modal does not say how long a token is valid.
+_TOKEN_SECONDS = 1800.0
+_LOOPBACK = frozenset({"127.0.0.1", "localhost"})
+_BROKEN = "The connection to the port broke, so its last bytes may be missing."
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +169,7 @@ class RelayConnection:
         self._session = session
         self._pieces = pieces
         self._first = first
+        self._has_ended = False
 
     async def read(self) -> bytes:
         if self._first:
@@ -171,6 +178,7 @@ class RelayConnection:
         async for piece in self._pieces:
             if piece.stream == "stdout":
                 return piece.data
+        await self._check_end()
         return b""
 
     async def write(self, data: bytes) -> None:
@@ -178,6 +186,19 @@ class RelayConnection:
 
     async def write_eof(self) -> None:
         await self._session.close_stdin()
+
+    async def _check_end(self) -> None:
+        """Raise OutcomeUnknown if the relay did not see the end of the connection: it dies with its sandbox."""
+        if self._has_ended:
+            return
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                code = await self._session.wait()
+        except (ProviderError, TimeoutError) as error:
+            raise OutcomeUnknown(f"{_BROKEN} ({error})") from error
+        if code:
+            raise OutcomeUnknown(_BROKEN)
+        self._has_ended = True
 
     async def close(self) -> None:
         with contextlib.suppress(ProviderError, TimeoutError):
@@ -236,6 +257,23 @@ class SandboxSessions:
         if code == scripts.REFUSED_CODE:
             raise Rejected("PortClosed", f"No program listens on port {port} of the sandbox.")
         raise Unsupported("The image needs a shell and python3, nc or socat for connections to its ports.")
+
+    async def http_address(self, sandbox_id: str, port: int) -> HttpAddress:
+        """Return the URL of an HTTP server in the sandbox, with a token. Nothing is opened to callers without it."""
+        sandbox = await self._open(sandbox_id)
+        try:
+            creating = sandbox.create_connect_token.aio(port=port)
+            created = await errors.bounded(creating, _CALL_SECONDS, "create a connect token")
+        except errors.SDK_ERRORS as error:
+            raise errors.of_read(error) from error
+        finally:
+            await detach(sandbox)
+        return HttpAddress(
+            url=created.url,
+            headers=(("Authorization", f"Bearer {created.token}"),),
+            expires=time.time() + _TOKEN_SECONDS,
+            verifies=URL(created.url).host not in _LOOPBACK,
+        )
 
     async def stop_program(self, sandbox_id: str, claim: str) -> bool:
         """Send SIGTERM to the program. Returns False if the image cannot do that."""

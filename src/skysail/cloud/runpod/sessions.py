@@ -95,8 +95,10 @@ class TcpConnection:
     async def read(self) -> bytes:
         try:
             return await self._reader.read(_READ_BYTES)
-        except OSError:
-            return b""
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"The connection to the pod broke, so its last bytes may be missing: {error}."
+            ) from error
 
     async def write(self, data: bytes) -> None:
         try:

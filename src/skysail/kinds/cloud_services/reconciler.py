@@ -11,6 +11,8 @@ from skysail.base.names import Annotation
 from skysail.claims.bridging.bridge_addresses import BridgeAddresses
 from skysail.claims.bridging.bridge_ports import BridgePorts
 from skysail.claims.bridging.endpoint_slices import ENDPOINT_SLICE, SERVICE_NAME
+from skysail.claims.bridging.targets import Target
+from skysail.claims.run_state import runs_of
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.core.actions import Event, Plan
 from skysail.core.controller import Controller
@@ -119,14 +121,16 @@ class CloudServiceReconciler:
         namespace = IndexKey(service.metadata.namespace, "")
         for pod in (pod for cache in self._caches.pods for pod in cache.by("namespace", namespace)):
             if service.leads_to(pod) and not pod.is_finished:
-                yield Member(pod, self._claim(pod))
+                yield self._member(pod)
 
-    def _claim(self, pod: Pod) -> CloudInstance | None:
-        """Return the claim of the pod's running instance. Claims name their owner, and tenants cannot write them."""
-        claims = self._claims.by("owner", pod.metadata.identity)
-        latest = max(claims, key=lambda claim: claim.spec.launch, default=None)
-        has_program = latest is not None and latest.status.state in _CONNECTED and latest.status.ready_time is not None
-        return latest if has_program else None
+    def _member(self, pod: Pod) -> Member:
+        """Return the pod with the claim of its running instance. Tenants cannot write claims, which name their pods."""
+        claims = self._claims.by("pod", IndexKey("", pod.metadata.uid))
+        own = (claim for claim in claims if claim.spec.owner.namespace == pod.metadata.namespace and runs_of(claim))
+        latest = max(own, key=lambda claim: claim.spec.launch, default=None)
+        if latest is None or latest.status.state not in _CONNECTED or latest.status.ready_time is None:
+            return Member(pod, None)
+        return Member(pod, latest, [run.pod for run in runs_of(latest)].index(pod.metadata.uid))
 
     def _shared(self, members: Iterable[Member]) -> Iterator[tuple[str, int]]:
         for claim in (member.claim for member in members if member.claim):
@@ -134,7 +138,7 @@ class CloudServiceReconciler:
                 if self._ports.is_shared(claim, entry.port):
                     yield claim.metadata.name, entry.port
 
-    def _proposals(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, int], int]]:
+    def _proposals(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, Target], int]]:
         if snapshot.object.is_headless:
             return
         for _, _, claim, target in routes.targets(snapshot):
@@ -144,7 +148,8 @@ class CloudServiceReconciler:
                     yield (claim.metadata.name, target), port
 
     def _pods_of(self, claim: CloudInstance) -> list[Pod]:
-        return [pod for cache in self._caches.pods for pod in cache.by("uid", claim.spec.owner.identity)]
+        uids = (IndexKey(claim.spec.owner.namespace, run.pod) for run in runs_of(claim))
+        return [pod for uid in uids for cache in self._caches.pods for pod in cache.by("uid", uid)]
 
     def _services(self, pods: Iterable[Pod]) -> list[Service]:
         """Return the Services that lead to one of the pods, in the namespace of the pod."""

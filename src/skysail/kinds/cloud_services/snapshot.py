@@ -7,16 +7,21 @@ from datetime import datetime
 
 import msgspec
 
+from skysail.claims.bridging.targets import Target
 from skysail.claims.types import CloudInstance
 from skysail.kinds.cloud_services.objects import Pod, Service
 from skysail.kube.api.objects import Object
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A pod behind the Service, and the claim of its running instance. `claim` is None while no instance runs."""
+    """A pod behind the Service, the claim of its running instance, and its rank if the claim is that of a gang.
+
+    `claim` is None while no instance runs.
+    """
 
     pod: Pod
     claim: CloudInstance | None
+    rank: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +29,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `members`: pods at clouds that the Service selects. `slices`: EndpointSlices that Skysail wrote for the Service.
     `addresses`: current addresses of the bridge.
-    `proposals`: a free bridge port for each port of a claim that has none, by claim name and target port.
+    `proposals`: a free bridge port for each target of a claim that has none, by claim name and target.
     `shared`: ports of claims that an older claim has as well, by claim name and port.
     `unreachable`: members' providers to which the bridge cannot connect.
     """
@@ -34,6 +39,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...] = ()
     slices: tuple[Object, ...] = ()
     addresses: tuple[str, ...] = ()
-    proposals: Mapping[tuple[str, int], int] = msgspec.field(default_factory=dict)
+    proposals: Mapping[tuple[str, Target], int] = msgspec.field(default_factory=dict)
     shared: frozenset[tuple[str, int]] = frozenset()
     unreachable: frozenset[str] = frozenset()

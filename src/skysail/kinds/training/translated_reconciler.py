@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -15,9 +15,10 @@ from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.caches import Caches
 from skysail.kinds.training.children import modal_job as modal_job_child
 from skysail.kinds.training.children import train_job as train_job_child
+from skysail.kinds.training.objects import INDEX_LABEL
 from skysail.kinds.training.plan import modal_job, train_job
 from skysail.kinds.training.translated_snapshot import TranslatedSnapshot
-from skysail.kube.api.objects import Key
+from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.rbac import PolicyRule, read_rule
 from skysail.kube.api.resources import Resource
 from skysail.kube.cache.cache import Cache
@@ -79,7 +80,7 @@ class _Translated(Generic[T]):
             now=self._now(),
             training=training,
             claims=tuple(claims.values()),
-            pod_annotations=(pods[-1].metadata.annotations or {}) if pods else {},
+            pod_annotations=_newest_annotations(pods),
             script=self.script,
             gang_limits=self.gang_limits,
         )
@@ -113,3 +114,9 @@ class TrainJobReconciler(_Translated[TrainJob]):
 
     def on_rejected(self, snapshot: TranslatedSnapshot[TrainJob], event: Event) -> Plan:
         return train_job.refused(snapshot, event)
+
+
+def _newest_annotations(pods: Sequence[Object]) -> dict[str, str]:
+    """Return the annotations of the newest pod of the first rank. `pods` are sorted by age."""
+    first = [pod for pod in pods if (pod.metadata.labels or {}).get(INDEX_LABEL, "0") == "0"]
+    return (first[-1].metadata.annotations or {}) if first else {}

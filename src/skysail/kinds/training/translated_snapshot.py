@@ -19,7 +19,7 @@ T = TypeVar("T", ModalJob, TrainJob)
 class TranslatedSnapshot(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Input of the plan. `training` is None while the TrainingJob does not exist.
 
-    `claims`: claims of its pods, oldest first. `pod_annotations`: annotations of its newest pod.
+    `claims`: claims of its pods, oldest first. `pod_annotations`: annotations of its newest pod, of the first rank.
     `script`: training program of the shipped runtime. `gang_limits`: limits of the cloud on gangs, None without any.
     """
 

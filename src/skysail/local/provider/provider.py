@@ -42,7 +42,7 @@ from skysail.local.provider.dependencies import ProviderDependencies
 from skysail.local.provider.disk_monitor import PodDisk
 from skysail.local.provider.pod_sandbox import PodSandbox
 from skysail.local.provider.process_usage import by_namespace
-from skysail.local.provider.sessions import Attached, Exec, SocketConnection
+from skysail.local.provider.sessions import Attached, Exec, SocketConnection, connect_socket
 from skysail.local.provider.storage_limits import ContainerFiles
 from skysail.local.storage.disk_usage import DiskUsage, deleted_files
 
@@ -169,12 +169,10 @@ class LocalProvider:
     async def connect(self, pod: str, port: int, *, from_outside: bool = False) -> PortConnection:
         address = self._sandbox(pod).address
         try:
-            if from_outside:
-                return SocketConnection(*await asyncio.open_connection(address, port))
-            connection = await self._deps.network.dial(address, port)
+            dialling = connect_socket(address, port) if from_outside else self._deps.network.dial(address, port)
+            return SocketConnection(await dialling)
         except OSError as error:
             raise Rejected("NotListening", f"Nothing in the pod answers on port {port}: {error.strerror}.") from error
-        return SocketConnection(*await asyncio.open_connection(sock=connection))
 
     async def usage(self) -> dict[RunId, Usage]:
         used = await asyncio.to_thread(by_namespace)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
 
 from skysail.cloud.provider import Output
 from skysail.local.bubblewrap.container import ExecProcess
@@ -109,22 +111,56 @@ class Attached:
 
 
 class SocketConnection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    """Connection to a port, over a connected socket that does not block.
+
+    The socket is read directly: when a connection is reset, a StreamReader drops the bytes that arrived before.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._calls = 0
+        self._is_closing = False
 
     async def read(self) -> bytes:
-        try:
-            return await self._reader.read(_CHUNK)
-        except ConnectionError:
-            return b""
+        with self._in_use():
+            return await asyncio.get_running_loop().sock_recv(self._socket, _CHUNK)
 
     async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        with self._in_use():
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def write_eof(self) -> None:
-        self._writer.write_eof()
+        self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        self._writer.close()
+        """Close the socket. A call in another task ends first, because the event loop still watches the socket."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._calls:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        else:
+            self._socket.close()
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._is_closing and not self._calls:
+                self._socket.close()
+
+
+async def connect_socket(host: str, port: int) -> socket.socket:
+    """Return a connected socket that does not block. Raises OSError."""
+    connection = socket.socket()
+    connection.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection

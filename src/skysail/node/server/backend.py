@@ -30,23 +30,29 @@ class PodRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of one running container since `started` (seconds since 1970), and its current CPU rate if known."""
+    """Usage of one running container since `started` (seconds since 1970), and its current CPU rate.
+
+    Both are None if unknown.
+    """
 
     namespace: str
     pod: str
     uid: str
     container: str
     started: float
-    usage: Usage
+    usage: Usage | None = None
     cores: float | None = None
 
 
 class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage at one moment. The node's usage includes ended containers, because its counter must never decrease."""
+    """Usage at one moment, as far as the provider measures it.
+
+    The node's usage includes ended containers, because its counter must never decrease.
+    """
 
     started: float
     at: float
-    usage: Usage
+    usage: Usage | None = None
     cores: float | None = None
     containers: tuple[ContainerStats, ...] = ()
 

@@ -62,7 +62,9 @@ def _pod(containers: list[ContainerStats], at: float) -> Manifest:
     }
 
 
-def _usage(usage: Usage, cores: float | None, at: float) -> dict[str, Any]:
+def _usage(usage: Usage | None, cores: float | None, at: float) -> dict[str, Any]:
+    if usage is None:
+        return {}
     time = _time(at)
     rate = {} if cores is None else {"usageNanoCores": round(cores * _NANO)}
     return {
@@ -71,9 +73,11 @@ def _usage(usage: Usage, cores: float | None, at: float) -> dict[str, Any]:
     }
 
 
-def _usage_families(of: str, usages: dict[str, Usage], at: int) -> Iterable[str]:
+def _usage_families(of: str, usages: dict[str, Usage | None], at: int) -> Iterable[str]:
+    """Yield the samples of known usages: to metrics-server, a missing one means unknown, and a zero would be wrong."""
+
     def samples(value: Callable[[Usage], float]) -> Iterable[str]:
-        return (f"{labels} {value(usage)} {at}" for labels, usage in usages.items())
+        return (f"{labels} {value(usage)} {at}" for labels, usage in usages.items() if usage is not None)
 
     yield _family(f"{of}_cpu_usage_seconds_total", "counter", samples(lambda usage: usage.cpu_seconds))
     yield _family(f"{of}_memory_working_set_bytes", "gauge", samples(lambda usage: usage.memory))
@@ -95,8 +99,12 @@ def _by_pod(containers: Iterable[ContainerStats]) -> dict[str, list[ContainerSta
     return pods
 
 
-def _sum(containers: Iterable[ContainerStats]) -> Usage:
-    usages = [container.usage for container in containers]
+def _sum(containers: Iterable[ContainerStats]) -> Usage | None:
+    """Return the usage of all containers. Returns None if one is unknown, because the sum would be too low."""
+    rows = [container.usage for container in containers]
+    usages = [usage for usage in rows if usage is not None]
+    if len(usages) < len(rows):
+        return None
     return Usage(cpu_seconds=sum(usage.cpu_seconds for usage in usages), memory=sum(usage.memory for usage in usages))
 
 

@@ -38,3 +38,9 @@ async def _watch_other_namespaces() -> None:
     assert [pod.metadata.namespace for pod in addresses.pods.all()] == ["skysail-system"]
     assert addresses.current == ("10.0.0.1",)
     running.cancel()
+
+
+def test_configured_addresses_may_be_several() -> None:
+    addresses = BridgeAddresses("10.0.0.2, 10.0.0.1", "skysail-system")
+    assert addresses.current == ("10.0.0.1", "10.0.0.2")
+    assert addresses.caches == ()

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.claims.bridging.bridge_ports import FIRST_PORT, LAST_PORT, REST, BridgePorts, with_ports
+from skysail.claims.bridging.bridge_ports import FIRST_PORT, LAST_PORT, REST, BridgePorts
+from skysail.claims.bridging.targets import Target, with_ports
 from skysail.claims.types import CLOUD_INSTANCE, BridgePort, CloudInstance
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import CONFIG_MAP, NAMESPACE
@@ -42,11 +43,11 @@ class Harness:
 
 def test_ports_proposal_stays_until_the_claim_has_it():
     harness = Harness()
-    first = harness.ports.propose("a-0", 80)
+    first = harness.ports.propose("a-0", Target(0, 80))
     assert first is not None
     assert FIRST_PORT <= first <= LAST_PORT
-    assert harness.ports.propose("a-0", 80) == first
-    others = {harness.ports.propose("a-0", 81), harness.ports.propose("b-0", 80)}
+    assert harness.ports.propose("a-0", Target(0, 80)) == first
+    others = {harness.ports.propose("a-0", Target(0, 81)), harness.ports.propose("b-0", Target(0, 80))}
     assert len(others | {first}) == 3
 
 
@@ -54,15 +55,15 @@ def test_ports_released_port_rests_for_ten_minutes():
     harness = Harness()
     for number, port in enumerate(range(FIRST_PORT, LAST_PORT)):
         harness.put(f"uid-{number}", (80, port))
-    assert harness.ports.propose("last", 80) == LAST_PORT
-    assert harness.ports.propose("none", 80) is None, "all ports are in use"
+    assert harness.ports.propose("last", Target(0, 80)) == LAST_PORT
+    assert harness.ports.propose("none", Target(0, 80)) is None, "all ports are in use"
     gone = harness.claims.get(Key("", "uid-7-0"))
     assert gone is not None
     harness.claims.mark_deleted(gone)
     harness.now = NOW + REST - timedelta(seconds=1)
-    assert harness.ports.propose("none", 80) is None
+    assert harness.ports.propose("none", Target(0, 80)) is None
     harness.now = NOW + REST
-    assert harness.ports.propose("none", 80) == FIRST_PORT + 7
+    assert harness.ports.propose("none", Target(0, 80)) == FIRST_PORT + 7
 
 
 def test_ports_released_port_rests_after_a_restart():
@@ -77,9 +78,9 @@ def test_ports_released_port_rests_after_a_restart():
         await second.ports.load()
         for number, port in enumerate(port for port in range(FIRST_PORT, LAST_PORT + 1) if port != 20500):
             second.put(f"uid-{number}", (80, port))
-        assert second.ports.propose("b", 80) is None
+        assert second.ports.propose("b", Target(0, 80)) is None
         second.now = NOW + REST
-        assert second.ports.propose("b", 80) == 20500
+        assert second.ports.propose("b", Target(0, 80)) == 20500
 
     virtual_time.run(play())
 
@@ -96,13 +97,15 @@ def test_ports_shared_port_belongs_to_the_older_claim():
 def test_ports_claim_that_cannot_be_decoded_stops_proposals():
     harness = Harness()
     harness.claims.mark_undecodable(Key("", "x"))
-    assert harness.ports.propose("a-0", 80) is None
+    assert harness.ports.propose("a-0", Target(0, 80)) is None
 
 
 def test_with_ports_keeps_other_targets():
     found = claim("Running", bridge_ports=(BridgePort(target_port=80, port=20001),))
     added = with_ports(found, [BridgePort(target_port=70, port=20002)])
     assert [(entry.target_port, entry.port) for entry in added] == [(70, 20002), (80, 20001)]
+    other_rank = BridgePort(target_port=80, port=20003, rank=1)
+    assert with_ports(found, [other_rank]) == (*found.status.bridge_ports, other_rank)
 
 
 _STEPS = st.lists(
@@ -127,7 +130,7 @@ def test_ports_no_two_claims_ever_have_the_same_port(steps, seed):
             harness.claims.mark_deleted(known)
         elif what in {"ask", "write"}:
             entries = {entry.target_port: entry.port for entry in known.status.bridge_ports} if known else {}
-            port = entries.get(target) or harness.ports.propose(f"{name}-0", target)
+            port = entries.get(target) or harness.ports.propose(f"{name}-0", Target(0, target))
             assert port is not None
             if port in released and target not in entries:
                 assert harness.now - released[port] >= REST

@@ -9,6 +9,7 @@ import pytest
 
 from skysail.base.names import Annotation, Condition
 from skysail.claims.bridging.endpoint_slices import ENDPOINT_SLICE
+from skysail.claims.bridging.targets import Target
 from skysail.claims.types import CLOUD_INSTANCE, BridgePort
 from skysail.core.actions import Apply, Delete, PatchStatus
 from skysail.kinds.cloud_services.objects import Pod, Service
@@ -74,7 +75,7 @@ def test_planner_pod_with_port_gets_a_slice_that_names_the_bridge():
 
 
 def test_planner_port_is_written_into_the_claim_before_any_slice():
-    plan = planner.plan(snapshot(member("a", (9000, 20009)), proposals={("uid-a-0", 8000): 20001}))
+    plan = planner.plan(snapshot(member("a", (9000, 20009)), proposals={("uid-a-0", Target(0, 8000)): 20001}))
     first, second = plan.actions
     assert isinstance(first, PatchStatus)
     assert first.resource == CLOUD_INSTANCE.resource
@@ -88,7 +89,7 @@ def test_planner_port_of_an_older_claim_is_replaced():
         snapshot(
             member("a", (8000, 20001)),
             shared=frozenset({("uid-a-0", 20001)}),
-            proposals={("uid-a-0", 8000): 20002},
+            proposals={("uid-a-0", Target(0, 8000)): 20002},
         )
     )
     assert isinstance(plan.actions[0], PatchStatus)
@@ -108,6 +109,65 @@ def test_planner_each_pod_and_port_has_its_own_slice():
     ]
     assert found[1]["ports"][0]["appProtocol"] == "grpc"
     assert len({row["metadata"]["name"] for row in found}) == 4
+
+
+def test_planner_ranks_of_a_gang_have_ports_of_their_own():
+    """All ranks have one claim. A Service that selects some of them leads to these, and to no other."""
+    gang = claim("Running", of=spec("uid-gang"), ready_time="2026-11-15T11:00:00Z")
+    members = (Member(pod("r1"), gang, 1), Member(pod("r2"), gang, 2))
+    name = gang.metadata.name
+    proposals = {(name, Target(1, 8000)): 20001, (name, Target(2, 8000)): 20002}
+    write, *_ = planner.plan(snapshot(*members, proposals=proposals)).actions
+    assert isinstance(write, PatchStatus)
+    assert write.fields == {
+        "bridgePorts": (
+            {"targetPort": 8000, "port": 20001, "rank": 1},
+            {"targetPort": 8000, "port": 20002, "rank": 2},
+        )
+    }
+    found = slices(planner.plan(snapshot(*members, proposals=proposals)).actions)
+    assert [(row["ports"][0]["port"], row["endpoints"][0]["targetRef"]["name"]) for row in found] == [
+        (20001, "r1"),
+        (20002, "r2"),
+    ]
+    assert len({row["metadata"]["name"] for row in found}) == 2
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "written"),
+    [
+        (None, ["http"], "http"),
+        (None, ["kubernetes.io/ws"], "http"),
+        (None, [""], None),
+        (None, ["grpc"], None),
+        (None, ["http", ""], None),
+        ("http", ["http"], "http"),
+        ("http", [""], None),
+        ("http", ["http", "postgresql"], None),
+        ("tcp", ["http"], None),
+    ],
+)
+def test_planner_port_is_http_only_if_every_service_port_says_so(known, asked, written):
+    """TCP carries HTTP, and HTTP does not carry TCP. So TCP stays, whichever Service comes last."""
+    entries = (BridgePort(target_port=8000, port=20001, protocol=known),) if known else ()
+    found = claim("Running", of=spec("uid-a"), bridge_ports=entries, ready_time="2026-11-15T11:00:00Z")
+    ports = [
+        {
+            "port": 80 + number,
+            "name": f"p{number}",
+            "targetPort": 8000,
+            **({"appProtocol": protocol} if protocol else {}),
+        }
+        for number, protocol in enumerate(asked)
+    ]
+    proposals = {} if known else {(found.metadata.name, Target(0, 8000)): 20001}
+    plan = planner.plan(snapshot(Member(pod("a"), found), object_=service(ports=ports), proposals=proposals))
+    writes = [action for action in plan.actions if isinstance(action, PatchStatus)]
+    if (known or "tcp", bool(known)) == (written or "tcp", True):
+        assert writes == []
+        return
+    (write,) = writes
+    assert write.fields["bridgePorts"][0].get("protocol") == written
 
 
 @pytest.mark.parametrize(

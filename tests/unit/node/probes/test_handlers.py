@@ -14,7 +14,7 @@ from skysail.cloud.errors import Rejected
 from skysail.cloud.provider import Output, RunId
 from skysail.kube import certificates
 from skysail.kube.client import kubeconfig
-from skysail.local.provider.sessions import SocketConnection
+from skysail.local.provider.sessions import SocketConnection, connect_socket
 from skysail.node.pod_types import Container, Handler, Probe
 from skysail.node.probes.handlers import ProbeHandlers
 from tests.support import virtual_time
@@ -35,7 +35,7 @@ class Dialer:
     async def connect(self, pod: str, port: int, *, from_outside: bool) -> SocketConnection:
         self.dialled.append((pod, port, from_outside))
         try:
-            return SocketConnection(*await asyncio.open_connection("127.0.0.1", port))
+            return SocketConnection(await connect_socket("127.0.0.1", port))
         except OSError as error:
             raise Rejected("NotListening", f"Nothing in the pod answers on port {port}.") from error
 

@@ -55,6 +55,27 @@ def test_resource_metrics_are_what_metrics_server_reads():
     ]
 
 
+def test_pages_show_running_containers_whose_usage_is_unknown():
+    """Nodes of clouds: metrics-server takes a missing sample for unknown, and a zero for idle."""
+    known = ContainerStats(namespace="ns", pod="a", uid="uid-a", container="main", started=60.0)
+    node = NodeStats(started=0.0, at=1000.5, containers=(known,))
+    samples = [line for line in resource_metrics(node).splitlines() if not line.startswith("#")]
+    assert samples == [
+        'container_start_time_seconds{container="main",namespace="ns",pod="a"} 60.000000',
+        "resource_scrape_error 0",
+    ]
+    assert summary("n", node) == {
+        "node": {"nodeName": "n", "startTime": "1970-01-01T00:00:00Z"},
+        "pods": [
+            {
+                "podRef": {"name": "a", "namespace": "ns", "uid": "uid-a"},
+                "startTime": "1970-01-01T00:01:00Z",
+                "containers": [{"name": "main", "startTime": "1970-01-01T00:01:00Z"}],
+            }
+        ],
+    }
+
+
 def test_the_summary_groups_containers_by_pod():
     page = summary("n", NODE)
     assert page["node"]["nodeName"] == "n"

@@ -51,7 +51,7 @@ class PortMappings:
                         tasks.create_task(_upload(reader, connection))
                         tasks.create_task(_download(connection, writer))
                 except* (ProviderError, OSError):
-                    pass  # one side has gone, and the other one with it
+                    writer.transport.abort()  # bytes may be missing, so this is not the end of the data
                 finally:
                     await connection.close()
             writer.close()

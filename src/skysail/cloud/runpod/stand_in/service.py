@@ -75,6 +75,7 @@ class StandInService:
         self._provider = provider
         self._visible: dict[str, tuple[float, float]] = {}
         self._ended_costs: dict[str, float] = {}
+        self._endings: set[asyncio.Task[None]] = set()
         # Called with the id of a new network volume, so that the provider has a disk for it.
         self.make_disk: Callable[[str], None] = lambda _: None
         self._forget_previous()
@@ -83,6 +84,7 @@ class StandInService:
         """End all containers. Pods stay in the ledger as ended, because nothing of them is left."""
         for pod in list(self.pods.values()):
             await self.terminate(pod.id)
+        await asyncio.gather(*self._endings)
         self.ledger.close()
 
     def create(self, body: api.CreatePod, fault: Fault = NONE) -> PodRecord:
@@ -125,10 +127,16 @@ class StandInService:
         return [pod for pod in self.pods.values() if now >= self._visible[pod.id][0]]
 
     async def terminate(self, id_: str) -> None:
-        """Delete a pod. Concurrent deletions end it once."""
+        """Delete a pod. Concurrent deletions end it once, and a client that disconnects does not stop a deletion."""
         pod = self.pods.pop(id_)
         self._record(pod, "end asked")
-        await asyncio.shield(pod.terminate())
+        ending = asyncio.create_task(self._end(pod))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        await asyncio.shield(ending)
+
+    async def _end(self, pod: PodRecord) -> None:
+        await pod.terminate()
         self._record(pod, "ended")
 
     async def stop(self, id_: str) -> None:

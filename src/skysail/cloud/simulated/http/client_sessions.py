@@ -90,10 +90,18 @@ class RemoteConnection:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
+        self._has_ended = False
 
     async def read(self) -> bytes:
-        frame = await _receive(self._socket)
-        return frame.data if isinstance(frame, Data) else b""
+        if self._has_ended:
+            return b""
+        match await _receive(self._socket):
+            case Data(data):
+                return data
+            case EndOfInput():
+                self._has_ended = True
+                return b""
+        raise OutcomeUnknown(_LOST)
 
     async def write(self, data: bytes) -> None:
         await _send(self._socket, Data(data))

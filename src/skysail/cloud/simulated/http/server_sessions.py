@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -82,19 +83,24 @@ async def _from_session(socket: web.WebSocketResponse, session: Session) -> None
 
 
 async def _to_port(socket: web.WebSocketResponse, connection: PortConnection) -> None:
-    """Forward data to the port until the client disconnects."""
+    """Forward data to the port until the client disconnects. A program that reads no more may still send."""
     while frame := await _receive(socket):
-        match frame:
-            case Data(data):
-                await connection.write(data)
-            case EndOfInput():
-                await connection.write_eof()
+        with contextlib.suppress(OSError):
+            match frame:
+                case Data(data):
+                    await connection.write(data)
+                case EndOfInput():
+                    await connection.write_eof()
 
 
 async def _from_port(socket: web.WebSocketResponse, connection: PortConnection) -> None:
-    while data := await connection.read():
-        await _send(socket, Data(data))
-    await _send(socket, EndOfInput())
+    """Forward data from the port. Only its proper end is sent: the client takes another end for a broken connection."""
+    try:
+        while data := await connection.read():
+            await _send(socket, Data(data))
+        await _send(socket, EndOfInput())
+    except (OSError, ProviderError):
+        await socket.close()
 
 
 async def _join(user: Awaitable[None], other: Awaitable[None]) -> None:

@@ -47,9 +47,10 @@ def service_name(pod: str) -> str:
 
 def _manifest(pod: Pod, name: str, port: int) -> Manifest:
     """Return the Service. It has no selector: its owner is the pod, which may have any labels or none."""
-    ports = [{"name": "http", "port": _HTTP_PORT, "targetPort": port, "protocol": "TCP"}]
+    common = {"targetPort": port, "protocol": "TCP", "appProtocol": "http"}
+    ports: list[Manifest] = [{"name": "http", "port": _HTTP_PORT, **common}]
     if port != _HTTP_PORT:
-        ports.append({"name": "tunnel", "port": port, "targetPort": port, "protocol": "TCP"})
+        ports.append({"name": "tunnel", "port": port, **common})
     return {
         "apiVersion": SERVICE.api_version,
         "kind": SERVICE.kind,

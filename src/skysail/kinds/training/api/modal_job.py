@@ -29,7 +29,9 @@ class ModalJobSpec(modal_fields.ModalPart, frozen=True):
         Meta(ge=1, le=86400, description="Seconds after which Modal terminates the job. Modal allows at most one day."),
     ] = 86400
     retries: Annotated[int, Meta(ge=0, le=100, description="Number of retries of a failed job.")] = 0
-    tunnel_enabled: Annotated[bool, Meta(description="Make a port of the job reachable from outside.")] = False
+    tunnel_enabled: Annotated[
+        bool, Meta(description="Make a port of the job reachable from the cluster, by a Service of its pod.")
+    ] = False
     tunnel_port: Annotated[int, Meta(ge=1, le=65535, description="Port that the tunnel leads to.")] = 8000
     replicas: Annotated[
         int, Meta(ge=1, le=100, description="Containers that run together. Each gets RANK and WORLD_SIZE.")
@@ -47,7 +49,10 @@ class ModalJobStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
     ] = None
     modal_app_id: modal_fields.AppId = ""
     modal_function_id: Annotated[fields.ShortText, Meta(description="Id of the function or sandbox at Modal.")] = ""
-    tunnel_url: Annotated[fields.Url, Meta(description="URL of the tunnel.")] = ""
+    tunnel_url: Annotated[
+        fields.Url,
+        Meta(description="URL of the tunnel, inside the cluster. With several replicas, that of the first one."),
+    ] = ""
     log_url: Annotated[fields.Url, Meta(description="URL of the log at Modal.")] = ""
     created_at: Annotated[modal_fields.WrittenTime, Meta(description="Time when the job was submitted to Modal.")] = ""
     started_at: Annotated[modal_fields.WrittenTime, Meta(description="Time when the job started.")] = ""

@@ -43,17 +43,15 @@ def errors(spec: ModalJobSpec, gang_limits: GangLimits | None = None) -> tuple[s
     return ()
 
 
-def ignored(spec: ModalJobSpec) -> tuple[str, ...]:
-    """Return fields that are understood and have no effect yet."""
-    return ("tunnel_enabled", "tunnel_port") if spec.tunnel_enabled else ()
-
-
 def training_job(job: ModalJob) -> Manifest:
     """Return the TrainingJob that runs the job."""
     spec, (gpu_type, gpus) = job.spec, gpu(job.spec)
     annotations = {Annotation.OFFLOAD.value: MODAL, Annotation.MODAL_TIMEOUT.value: str(spec.timeout)}
     if gpu_type:
         annotations[Annotation.MODAL_GPU_TYPE.value] = gpu_type
+    if spec.tunnel_enabled:
+        annotations[Annotation.MODAL_TUNNEL.value] = "true"
+        annotations[Annotation.MODAL_TUNNEL_PORT.value] = str(spec.tunnel_port)
     amounts = {"cpu": f"{float(quantities.parse(spec.cpu)) * _CPUS_PER_CORE:g}", "memory": spec.memory}
     variables = {**spec.env, **({"MODAL_I6PN_ENABLED": "true"} if spec.enable_i6pn else {})}
     container: Manifest = {"name": CONTAINER, "env": [_variable(name, variables[name]) for name in sorted(variables)]}

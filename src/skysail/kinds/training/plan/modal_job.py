@@ -56,7 +56,6 @@ def _status(snapshot: TranslatedSnapshot[ModalJob]) -> ModalJobStatus:
     status = set_condition(
         snapshot, job.status, Type.ACCEPTED, "True", Reason.ACCEPTED, "Skysail runs the job at Modal by a TrainingJob."
     )
-    status = _with_ignored(snapshot, status)
     if training is None:
         return msgspec.structs.replace(status, phase=status.phase or "Pending")
     for row in training.status.conditions:
@@ -65,15 +64,6 @@ def _status(snapshot: TranslatedSnapshot[ModalJob]) -> ModalJobStatus:
     finished = training.status.completion_time or ""
     phase = _PHASES.get(training.status.phase or "", "Pending")
     return msgspec.structs.replace(_with_instance(snapshot, status), phase=phase, finished_at=finished)
-
-
-def _with_ignored(snapshot: TranslatedSnapshot[ModalJob], status: ModalJobStatus) -> ModalJobStatus:
-    names = modal_job.ignored(snapshot.object.spec)
-    if not names:
-        rest = tuple(row for row in status.conditions if row.type != Type.SUPPORTED)
-        return msgspec.structs.replace(status, conditions=rest)
-    message = f"spec.{', spec.'.join(names)}: not honoured yet. The job runs without a tunnel."
-    return set_condition(snapshot, status, Type.SUPPORTED, "True", Reason.FIELDS_IGNORED, message)
 
 
 def _with_instance(snapshot: TranslatedSnapshot[ModalJob], status: ModalJobStatus) -> ModalJobStatus:
@@ -87,6 +77,7 @@ def _with_instance(snapshot: TranslatedSnapshot[ModalJob], status: ModalJobStatu
         status,
         modal_app_id=app,
         modal_function_id=written.get(Annotation.MODAL_FUNCTION_ID) or newest.status.instance_id,
+        tunnel_url=written.get(Annotation.MODAL_TUNNEL_URL, "") if snapshot.object.spec.tunnel_enabled else "",
         log_url=written.get(Annotation.MODAL_LOG_URL, ""),
         created_at=newest.status.start_time or "",
         started_at=newest.status.ready_time or "",

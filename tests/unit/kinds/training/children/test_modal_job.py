@@ -79,9 +79,12 @@ def test_gang_beyond_the_limits_of_the_cloud_is_an_error_with_the_fix(gpu):
     assert modal_job.errors(job(gpu="H100:8", replicas=2, enable_i6pn=True).spec, LIMITS) == ()
 
 
-def test_a_tunnel_is_not_honoured_yet():
-    assert modal_job.ignored(job(tunnel_enabled=True).spec) == ("tunnel_enabled", "tunnel_port")
-    assert modal_job.ignored(job().spec) == ()
+def test_a_tunnel_is_asked_for_by_annotations_of_the_pods():
+    asked = {"modal-operator.io/tunnel": "true", "modal-operator.io/tunnel-port": "6006"}
+    (_, manifest), *_ = build_children(child(tunnel_enabled=True, tunnel_port=6006), 0, None).jobs
+    annotations = manifest["spec"]["template"]["metadata"]["annotations"]
+    assert asked.items() <= annotations.items()
+    assert not asked.keys() & child(tunnel_port=6006).metadata.annotations.keys()
 
 
 @pytest.mark.parametrize("name", ["a", "1.2.3", "x" * 253])

@@ -77,10 +77,12 @@ def test_a_finished_job_does_not_run_again_without_its_training():
     assert plan(snapshot(over)).actions == ()
 
 
-def test_fields_without_effect_are_named_in_a_condition():
-    rows = {row.type: row for row in plan(snapshot(job(tunnel_enabled=True))).status.conditions}
-    assert "tunnel_port" in rows["skysail.dev/Supported"].message
-    assert "skysail.dev/Supported" not in {row.type for row in plan(snapshot()).status.conditions}
+def test_the_url_of_the_tunnel_is_that_of_the_pod():
+    written = {Annotation.MODAL_TUNNEL_URL.value: "http://p-tunnel.n.svc.cluster.local"}
+    shown = claim(instanceId="i-1")
+    made = plan(snapshot(job(tunnel_enabled=True), "Running", shown, pod_annotations=written)).status
+    assert made.tunnel_url == "http://p-tunnel.n.svc.cluster.local"
+    assert plan(snapshot(job(), "Running", shown, pod_annotations=written)).status.tunnel_url == ""
 
 
 def test_an_impossible_spec_is_refused_once():

@@ -25,7 +25,7 @@ from bench.table import Row
 
 _CONNECTIONS = 8
 _WARM_UP = 200
-COLUMNS = ("empty webhook", "placement, GPU pod", "placement, pod that asks")
+COLUMNS = ("empty webhook", "placement, GPU pod", "placement, asking")
 _ASK = {"modal-operator.io/offload": "true", "modal-operator.io/gpu": "A100"}
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from scripts import build_image, helm
+from skysail.app import simulated_clouds
+from skysail.cloud.simulated.ledger import Row
 from skysail.local.control_plane.file_lock import exclusive
 from skysail.local.images.environments import open_loaded_images
 from tests.support.cluster import Cluster
@@ -19,7 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # As most clusters: the API server does not check the certificates of kubelets, and so not that of the virtual nodes.
-_FLAGS = {"kube-apiserver": ("--kubelet-certificate-authority=",)}
+# As some: an owner that blocks the deletion of its children may be named only with the right to its finalizers.
+_FLAGS = {
+    "kube-apiserver": (
+        "--kubelet-certificate-authority=",
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+    )
+}
 
 # Folder beside the home of the cluster that pods may mount.
 EXPOSED = "exposed"
@@ -65,6 +75,57 @@ def plane(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
         with cluster:
             open_loaded_images(cluster.home.root).load(image, (), lambda _: None)
             yield cluster
+
+
+def expose_clouds(plane: Cluster) -> None:
+    """Let pods reach the simulated clouds, by a second name of their socket and the token: these outlive the pods."""
+    place = exposed_folder(plane)
+    (place / "token").write_text(simulated_clouds.token(plane.home))
+    (place / "token").chmod(0o644)
+    socket = place / "clouds.sock"
+    socket.unlink(missing_ok=True)
+    plane.until(plane.home.simulated_clouds.exists, "the simulated clouds")
+    os.link(plane.home.simulated_clouds.resolve(), socket)
+    socket.chmod(0o666)
+
+
+def exposed_folder(plane: Cluster) -> Path:
+    return plane.home.root.parent / EXPOSED
+
+
+# Settings of an operator that uses the simulated clouds of the node, and the volume that it needs for them.
+CLOUD_SETTINGS = {
+    "simulated_cloud_url": "/clouds/clouds.sock",
+    "simulated_cloud_token_file": "/clouds/token",
+}
+CLOUD_MOUNT = {"name": "clouds", "mountPath": "/clouds"}
+
+
+def cloud_volume(plane: Cluster) -> dict[str, Any]:
+    return {"name": "clouds", "hostPath": {"path": str(exposed_folder(plane))}}
+
+
+def cloud_options(plane: Cluster) -> tuple[str, ...]:
+    """Return options of Helm for an operator that uses the simulated clouds of the node."""
+    return (
+        *(f"--set=settings.{name}={value}" for name, value in CLOUD_SETTINGS.items()),
+        f"--set-json=extraVolumes={json.dumps([cloud_volume(plane)])}",
+        f"--set-json=extraVolumeMounts={json.dumps([CLOUD_MOUNT])}",
+    )
+
+
+def creates(plane: Cluster, pod: str) -> list[Row]:
+    """The instances that the cloud has created for a pod, in its own records."""
+    ledger = plane.home.root / "simulated" / "modal.jsonl"
+    rows = [msgspec.json.decode(line, type=Row) for line in ledger.read_bytes().splitlines()]
+    return [row for row in rows if row.verb == "create" and row.pod == pod]
+
+
+def offloaded(name: str) -> dict[str, Any]:
+    resources = {"requests": {"nvidia.com/gpu": 1}}
+    container = {"name": "main", "image": "busybox", "command": ["sleep", "3600"], "resources": resources}
+    metadata = {"name": name, "annotations": {"modal-operator.io/offload": "true"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 
 class Release:

@@ -12,7 +12,17 @@ import yaml
 
 from scripts import helm
 from scripts.chart import ROOT
-from tests.chart.conftest import Release, release
+from tests.chart.conftest import (
+    CLOUD_MOUNT,
+    CLOUD_SETTINGS,
+    Release,
+    cloud_options,
+    cloud_volume,
+    creates,
+    expose_clouds,
+    offloaded,
+    release,
+)
 from tests.support.kubectl import TIMEOUT, fresh_namespace, ok
 
 if TYPE_CHECKING:
@@ -236,21 +246,39 @@ def test_manifests_installer_installs_and_removes_everything(plane):
 
 
 def test_upgrade_from_0_1_and_back_does_not_touch_running_work(plane, install, tmp_path):
+    """A training in the cluster and a pod at a cloud, whose instance is launched once and billed all the time."""
     one = install("default")
-    first = released_chart(tmp_path)
+    expose_clouds(plane)
+    first = released_chart(tmp_path, cloud_volume(plane))
     one.helm("install", "skysail", str(first), "--create-namespace", "--wait", "--timeout=10m")
+    ok(plane, "apply", "-f", str(ROOT / "dist" / "default-policy.yaml"))
+    plane.until_asking()
     with fresh_namespace(plane) as namespace:
         create(plane, namespace, training("keeps-running", 3600))
+        create(plane, namespace, offloaded("gpu"))
         plane.until(lambda: running(plane, namespace) == 2, "two workers to run")
-        before = workers(plane, namespace)
-        one.install()
-        assert workers(plane, namespace) == before
+        ok(plane, "wait", "pod/gpu", "-n", namespace, "--for=jsonpath={.status.phase}=Running", TIMEOUT)
+        before, paid = workers(plane, namespace), instances(plane, namespace)
+        # The policy of 0.1 was applied by itself, and becomes part of the release.
+        ok(plane, "delete", "-f", str(ROOT / "dist" / "default-policy.yaml"))
+        one.install(*cloud_options(plane))
+        assert (workers(plane, namespace), instances(plane, namespace)) == (before, paid)
         ok(plane, "get", "trainingjob", "keeps-running", "-n", namespace)
         one.helm("rollback", "skysail", "1", "--wait", "--timeout=10m")
-        assert workers(plane, namespace) == before
-        # The operator that is back works: it ends the training.
-        ok(plane, "delete", "trainingjob", "keeps-running", "-n", namespace, TIMEOUT)
+        assert (workers(plane, namespace), instances(plane, namespace)) == (before, paid)
+        assert len(creates(plane, paid[0])) == 1
+        # The operator that is back works: it ends the training and the instance.
+        ok(plane, "delete", "trainingjob/keeps-running", "pod/gpu", "-n", namespace, TIMEOUT)
         plane.until(lambda: workers(plane, namespace) == set(), "the workers to end")
+        plane.until(lambda: listed(plane, "cloudinstances") == [], "the instance to end")
+
+
+def instances(plane: Cluster, namespace: str) -> tuple[str, str, str]:
+    """Return the pod at the cloud, its claim and its instance."""
+    (claim,) = listed(plane, "cloudinstances")
+    pod_ = json.loads(ok(plane, "get", "pod", "gpu", "-n", namespace, "-o", "json"))
+    assert pod_["status"]["phase"] == "Running"
+    return pod_["metadata"]["uid"], claim["metadata"]["uid"], claim["status"]["instanceId"]
 
 
 def running(plane: Cluster, namespace: str) -> int:
@@ -264,9 +292,17 @@ def workers(plane: Cluster, namespace: str) -> set[tuple[str, int]]:
     return {(row["metadata"]["uid"], row["status"]["containerStatuses"][0]["restartCount"]) for row in rows}
 
 
-def released_chart(folder: Path) -> Path:
-    """Return a chart that installs exactly what release 0.1 installed."""
+def released_chart(folder: Path, volume: dict[str, Any]) -> Path:
+    """Return a chart that installs what release 0.1 installed, with the simulated clouds of the node as its clouds."""
     documents = [row for row in yaml.safe_load_all(UPGRADE.read_text()) if row]
+    for row in documents:
+        if row["kind"] == "Deployment":
+            spec = row["spec"]["template"]["spec"]
+            spec["volumes"].append(volume)
+            spec["containers"][0]["volumeMounts"].append(CLOUD_MOUNT)
+        if row["kind"] == "ConfigMap" and "settings.yaml" in row["data"]:
+            settings = {**yaml.safe_load(row["data"]["settings.yaml"]), **CLOUD_SETTINGS}
+            row["data"]["settings.yaml"] = yaml.safe_dump(settings)
     chart = folder / "skysail"
     (chart / "templates").mkdir(parents=True)
     (chart / "crds").mkdir()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
@@ -11,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pytest
 
-from skysail.app import simulated_clouds
-from skysail.cloud.simulated.ledger import Row
-from tests.chart.conftest import EXPOSED, Release, release
+from tests.chart.conftest import Release, cloud_options, creates, expose_clouds, offloaded, release
 from tests.chart.test_install import cluster_objects, listed
 from tests.support import serving
 from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.cluster import Cluster
-
-import msgspec
 
 NAMESPACE = "skysail-system"
 _LEADERS = "control-plane=controller-manager"
@@ -42,12 +39,9 @@ def installed(plane: Cluster, binary: Path, before: set[str]) -> Iterator[Releas
     expose_clouds(plane)
     one = release(plane, binary, "default")
     one.install(
-        "--set=settings.simulated_cloud_url=/clouds/clouds.sock",
-        "--set=settings.simulated_cloud_token_file=/clouds/token",
+        *cloud_options(plane),
         '--set-json=settings.allowed_model_hosts=["*.svc"]',
         "--set=settings.min_ready_seconds=0",
-        "--set-json=extraVolumes=" + json.dumps([{"name": "clouds", "hostPath": {"path": str(folder(plane))}}]),
-        "--set-json=extraVolumeMounts=" + json.dumps([{"name": "clouds", "mountPath": "/clouds"}]),
     )
     plane.until_asking()
     yield one
@@ -56,46 +50,53 @@ def installed(plane: Cluster, binary: Path, before: set[str]) -> Iterator[Releas
     one.uninstall("--ignore-not-found")
 
 
-def folder(plane: Cluster) -> Path:
-    return plane.home.root.parent / EXPOSED
-
-
-def expose_clouds(plane: Cluster) -> None:
-    """Let the operator's pods reach the simulated clouds: by a second name of their socket, and the token."""
-    place = folder(plane)
-    (place / "token").write_text(simulated_clouds.token(plane.home))
-    (place / "token").chmod(0o644)
-    socket = place / "clouds.sock"
-    socket.unlink(missing_ok=True)
-    plane.until(plane.home.simulated_clouds.exists, "the simulated clouds")
-    os.link(plane.home.simulated_clouds.resolve(), socket)
-    socket.chmod(0o666)
-
-
 def training(name: str, *command: str) -> dict[str, Any]:
     spec = {"framework": "pytorch", "image": "busybox", "command": list(command), "workers": 2}
     metadata = {"name": name}
     return {"apiVersion": "ml.example.com/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec}
 
 
-def offloaded(name: str) -> dict[str, Any]:
-    resources = {"requests": {"nvidia.com/gpu": 1}}
-    container = {"name": "main", "image": "busybox", "command": ["sleep", "3600"], "resources": resources}
-    metadata = {"name": name, "annotations": {"modal-operator.io/offload": "true"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
-
-
-def creates(plane: Cluster, pod: str) -> list[Row]:
-    """The instances that the cloud has created for a pod, in its own records."""
-    ledger = plane.home.root / "simulated" / "modal.jsonl"
-    rows = [msgspec.json.decode(line, type=Row) for line in ledger.read_bytes().splitlines()]
-    return [row for row in rows if row.verb == "create" and row.pod == pod]
-
-
 def leader(plane: Cluster) -> str:
     """The pod that leads."""
     holder = ok(plane, "get", "lease", "skysail-operator", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}")
     return holder.rpartition("_")[0]
+
+
+# Prints a number twice a second, at the cloud.
+COUNTER = "import itertools, time\nfor n in itertools.count():\n    print('line', n, flush=True)\n    time.sleep(0.5)"
+
+
+def counting(name: str) -> dict[str, Any]:
+    """A training with one worker at the cloud."""
+    made = training(name, "python3", "-c", COUNTER)
+    made["metadata"]["annotations"] = {"modal-operator.io/offload": "true"}
+    made["spec"] |= {"workers": 1, "image": "python:3", "gpuPerWorker": 1}
+    return made
+
+
+class Follower:
+    """Somebody who follows the log of a training with `skysail logs -f` all the time."""
+
+    def __init__(self, plane: Cluster, namespace: str, name: str) -> None:
+        command = [sys.executable, "-m", "skysail", "logs", name, "-f", "-n", namespace]
+        command.append(f"--kubeconfig={plane.kubeconfig}")
+        self._program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._thread = threading.Thread(target=self._read)
+        self.numbers: list[int] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._program.terminate()
+        self._thread.join()
+        self._program.communicate()
+
+    def _read(self) -> None:
+        assert self._program.stdout is not None
+        for line in self._program.stdout:
+            self.numbers.append(int(line.split()[-1]))
 
 
 class Questions:
@@ -154,18 +155,23 @@ def test_operator_in_pods_serves(plane, installed):
 
 def test_leader_pod_deleted_keeps_admission_and_launches_nothing_twice(plane, installed):
     with fresh_namespace(plane) as namespace:
-        apply(plane, namespace, offloaded("gpu"), training("runs", "sleep", "3600"))
+        apply(plane, namespace, offloaded("gpu"), counting("runs"))
         ok(plane, "wait", "pod/gpu", "-n", namespace, "--for=jsonpath={.status.phase}=Running", TIMEOUT)
         ok(plane, "wait", "trainingjob/runs", "-n", namespace, "--for=jsonpath={.status.phase}=Running", TIMEOUT)
         uid = get(plane, namespace, "pod", "gpu")["metadata"]["uid"]
         old = leader(plane)
-        with Questions(plane) as questions:
+        with Questions(plane) as questions, Follower(plane, namespace, "runs") as log:
+            plane.until(lambda: bool(log.numbers), "a first line")
             ok(plane, "delete", "pod", old, "-n", NAMESPACE, TIMEOUT)
             plane.until(lambda: leader(plane) not in {"", old}, "another leader")
             ok(plane, "rollout", "status", "deployment/skysail", "-n", NAMESPACE, TIMEOUT)
             # The new leader works: it starts what is new.
             apply(plane, namespace, offloaded("next"))
             ok(plane, "wait", "pod/next", "-n", namespace, "--for=jsonpath={.status.phase}=Running", TIMEOUT)
+            # The log goes on after the failover.
+            seen = len(log.numbers)
+            plane.until(lambda: len(log.numbers) > seen + 1, "further lines")
+        assert log.numbers == list(range(len(log.numbers))), "each line once and in order"
         assert questions.count > 0
         assert questions.outages == []
         assert len(creates(plane, uid)) == 1
@@ -173,7 +179,7 @@ def test_leader_pod_deleted_keeps_admission_and_launches_nothing_twice(plane, in
         assert (shown["phase"], shown["containerStatuses"][0]["restartCount"]) == ("Running", 0)
         assert get(plane, namespace, "trainingjob", "runs")["status"]["phase"] == "Running"
         # It also ends what an earlier leader has begun.
-        ok(plane, "delete", "pod", "gpu", "next", "-n", namespace, TIMEOUT)
+        ok(plane, "delete", "trainingjob/runs", "pod/gpu", "pod/next", "-n", namespace, TIMEOUT)
         plane.until(lambda: ok(plane, "get", "cloudinstances", "-o", "name") == "", "the instances to end")
 
 

@@ -215,12 +215,48 @@ def test_rbac_secrets_namespaced_binds_only_the_named_namespaces(binary):
     assert places == [("RoleBinding", "skysail-system"), ("RoleBinding", "team-a")]
 
 
-def test_monitoring_alerts_and_dashboard_use_metrics_that_exist():
-    known = {metric.value for metric in Metric}
-    text = (chart.CHART / "files" / "alerts.yaml").read_text() + dashboard.text()
-    ours = set(re.findall(r"\b(?:skysail|trainingjob|model|controller_runtime|workqueue)_[a-z_]+\b", text))
-    assert ours
-    assert ours - known - {"controller_runtime_reconcile"} == set()
+# Parts of PromQL that are no metric: strings, selectors, ranges, lists of labels, functions, words and numbers.
+_NO_METRIC = re.compile(
+    r"""
+    "[^"]*" | \{[^}]*\} | \[[^\]]*\] | \b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)
+    | \b[a-z_]+\s*(?=\() | \b(?:and|or|unless|by|bool|offset)\b | \b[0-9][0-9.a-z]*\b
+    """,
+    re.VERBOSE,
+)
+_SERIES = ("", "_bucket", "_sum", "_count")
+# Exported by the API server.
+_OF_KUBERNETES = {"apiserver_admission_webhook_fail_open_count"}
+
+
+def metrics_of(expression: str) -> set[str]:
+    """Return the metrics that an expression names."""
+    plain = _NO_METRIC.sub(" ", _NO_METRIC.sub(" ", expression))
+    assert re.fullmatch(r"[\sa-zA-Z0-9_:()+\-*/%<>=!,.]*", plain), f"not understood: {plain}"
+    return set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", plain))
+
+
+@pytest.mark.parametrize(
+    ("expression", "want"),
+    [
+        ('sum by (a) (rate(b_total{c="d"}[10m])) > 0.1', {"b_total"}),
+        ("absent(a == 1) or b unless on (x) c", {"a", "b", "c"}),
+        ("histogram_quantile(0.99, sum by (le, a) (rate(b_bucket[5m])))", {"b_bucket"}),
+        ("time() - a > 1e3", {"a"}),
+    ],
+)
+def test_monitoring_metrics_of_an_expression(expression, want):
+    assert metrics_of(expression) == want
+
+
+def test_monitoring_alerts_and_dashboard_use_metrics_that_are_exported():
+    known = _OF_KUBERNETES | {f"{metric.value}{suffix}" for metric in Metric for suffix in _SERIES}
+    rules = yaml.safe_load((chart.CHART / "files" / "alerts.yaml").read_text())
+    expressions = [rule["expr"] for rule in rules]
+    expressions += re.findall(r'"expr": "((?:[^"\\]|\\.)*)"', dashboard.text())
+    assert len(expressions) > len(rules)
+    named = {json.loads(f'"{text}"') if "\\" in text else text: None for text in expressions}
+    assert [(text, metrics_of(text) - known) for text in named if metrics_of(text) - known] == []
+    assert all(metrics_of(text) for text in named)
 
 
 def test_monitoring_every_alert_says_what_to_do(binary):

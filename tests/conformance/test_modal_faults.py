@@ -262,3 +262,37 @@ async def test_invalid_bytes_survive(service, customer):
     made = await customer.cloud.create(customer.order("printf 'a\\377b\\n'; printf '\\303'", run=0))
     pieces = [piece.data async for piece in customer.cloud.output(made.id) if piece.stream == "stdout"]
     assert b"".join(pieces) == b"a\xffb\n\xc3"
+
+
+async def test_changed_workload_leaves_nothing_of_the_old_one(service, customer):
+    """A leak of other operators: a renamed App was deployed beside the old one, which ran on."""
+    old = await customer.running(customer.order(claim="claim-of-the-old"))
+    await customer.ended(old.id)
+    new = await customer.running(customer.order("echo changed; sleep 3600", claim="claim-of-the-new"))
+    assert new.app == old.app
+    assert {id_ for id_, found in (await customer.mine()).items() if found.state != "ended"} == {new.id}
+    await customer.ended(new.id)
+    service.check_ledger()
+
+
+async def test_foreign_sandboxes_are_never_taken_for_ours_or_touched(service, customer):
+    """Six forgeries by another user of the workspace: names, tags, and both, in our App and in another one."""
+    spec = customer.order(claim="claim-of-mine")
+    mine = await customer.running(spec)
+    forged = {"claim": spec.claim, "skysail-claim": spec.claim}
+    every = ({}, forged, {**forged, "cluster": "00000000-0000-4000-8000-000000000000"})
+    strangers = [
+        await modal_support.shell(service, "sleep 3600", app_name=app, tags=tags)
+        for app in ("jobs", "others")
+        for tags in every
+    ]
+    assert len(strangers) == 6
+    assert set(await customer.mine()) == {mine.id}
+    await customer.ended(mine.id)
+    async with opened() as successor:
+        again = await successor.cloud.create(spec)
+        assert again.id not in {stranger.object_id for stranger in strangers}
+        await successor.ended(again.id)
+    assert [await stranger.poll.aio() for stranger in strangers] == [None] * 6
+    for stranger in strangers:
+        await stranger.terminate.aio()

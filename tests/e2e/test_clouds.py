@@ -205,6 +205,11 @@ def test_a_deleted_node_comes_back_at_once_and_its_pods_run_on(node, namespace, 
     until_nodes_are_ready(node)
     assert ok(node, "exec", "p", "-n", namespace, "--", "echo", "here") == "here\n"
     assert books.launches("modal", uid(node, namespace, "p")) == 1
+    # A label that somebody changes is corrected, because pods select the node by it.
+    label = ("get", "node", NODES["modal"], "-o", "jsonpath={.metadata.labels.type}")
+    correct = ok(node, *label)
+    ok(node, "label", "node", NODES["modal"], "type=other", "--overwrite")
+    node.until(lambda: node.kubectl(*label).stdout == correct != "other", "the label to be corrected")
 
 
 def node_uid(node: Cluster) -> str:

@@ -22,7 +22,7 @@ from skysail.cloud.simulated.ledger import Row
 from skysail.local import addresses
 from skysail.local.control_plane.flags import Component
 from tests.e2e.test_cloud_training import TRAIN, training_job, until_job
-from tests.support.clouds import at, claims, let_go
+from tests.support.clouds import at, claims, let_go, start_bridge
 from tests.support.gang_programs import DDP, PEERS
 from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition, until_phase
 from tests.support.terminal import Terminal
@@ -46,6 +46,7 @@ def flags(cluster: Cluster) -> tuple[str, ...]:
         f"--node-certificate={home.pki / 'node.crt'}",
         f"--node-key={home.pki / 'node.key'}",
         f"--data-dir={home.root / 'clouds'}",
+        f"--bridge-address={addresses.CLUSTER_IP}",
     )
 
 
@@ -432,3 +433,59 @@ def test_operator_killed_while_a_gang_runs_adopts_it(node, namespace):
         assert worker_log(node, namespace, "kept-worker-0", rank) == "before\nafter\n"
     (claim,) = claims(node, namespace)
     assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1
+
+
+# Echoes the length of the body, its secret and the credentials that it saw.
+SERVER = """
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        size = len(self.rfile.read(int(self.headers["Content-Length"])))
+        body = f"{os.environ['NONCE']} {size} {self.path}".encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    do_GET = lambda self: self.do_POST()
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(("0.0.0.0", 6006), Handler).serve_forever()
+"""
+
+
+def test_tunnel_uses_a_connect_token_and_a_service_of_tcp_a_relay(node, namespace):
+    nonce = secrets.token_hex(16)
+    start_bridge(node, env=stand_ins.environment(node.home, "modal"))
+    container = {
+        "image": "python:3",
+        "env": [{"name": "NONCE", "value": nonce}],
+        # A probe starts a program in the sandbox, which takes its time on a busy machine.
+        "readinessProbe": {"tcpSocket": {"port": 6006}, "periodSeconds": 1, "timeoutSeconds": 30},
+    }
+    names = {"web": "tunnel", "raw": "plain"}
+    for name, kind in names.items():
+        server = modal_pod(name, "python", "-u", "-c", SERVER, container=container)
+        asked = {"modal-operator.io/tunnel": "true", "modal-operator.io/tunnel-port": "6006"}
+        server["metadata"] |= {"labels": {"app": name}, "annotations": asked if kind == "tunnel" else {}}
+        apply(node, namespace, server)
+    spec = {"selector": {"app": "raw"}, "ports": [{"port": 80, "targetPort": 6006}]}
+    apply(node, namespace, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "raw"}, "spec": spec})
+    # A new port of the bridge opens a moment after the Service leads there.
+    script = (
+        "import time, urllib.request\n"
+        "def post(url):\n"
+        "    while True:\n"
+        "        try: return urllib.request.urlopen(url, data=b'x' * 300_000, timeout=60).read().decode()\n"
+        "        except OSError: time.sleep(0.2)\n"
+        "print(post('http://web-tunnel/a')); print(post('http://raw/b'))\n"
+    )
+    client = pod("client", "python", "-u", "-c", script, container={"image": "python:3"})
+    client["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "local"}
+    apply(node, namespace, client)
+    until_phase(node, namespace, "client", "Succeeded")
+    assert ok(node, "logs", "client", "-n", namespace) == f"{nonce} 300000 /a\n{nonce} 300000 /b\n"
+    protocols = {
+        claim["spec"]["owner"]["name"]: claim["status"]["bridgePorts"][0].get("protocol", "tcp")
+        for claim in claims(node, namespace)
+    }
+    assert protocols == {"web": "http", "raw": "tcp"}
+    assert nonce not in node.log("bridge")
+    node.stop("bridge")

@@ -6,19 +6,24 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
+from skysail.app import crds
+from skysail.app.kinds import ALL_KINDS
+from skysail.cli.clouds import cleanup, draining
+from skysail.kube.api import rbac
 from skysail.local import addresses
 from skysail.local.cluster.supervisor import Unit
 from tests.support import clouds
 from tests.support.clouds import NODES, Books, claims, let_go, start_operator
-from tests.support.kubectl import apply, fresh_namespace, get, ok, pod, until_condition
+from tests.support.kubectl import TIMEOUT, apply, fresh_namespace, get, ok, pod, until_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.support.cluster import Cluster
 
@@ -38,6 +43,11 @@ POLICY = {
         "budget": {"amount": 100, "period": "Month"},
     },
 }
+
+
+SAMPLES = Path(__file__).parents[2] / "config" / "samples"
+# Rights of the commands that hooks of Helm run.
+HOOKS = {"drain": draining.POLICY_RULES, "clean-up": cleanup.POLICY_RULES, "crds": crds.POLICY_RULES}
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +82,25 @@ def namespace(node: Cluster, books: Books) -> Iterator[str]:
 
 
 def skysail(node: Cluster, *arguments: str, code: int = 0) -> str:
-    env = {**os.environ, "KUBECONFIG": str(node.kubeconfig)}
-    command = [sys.executable, "-m", "skysail", *arguments]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=500)
+    done = run_skysail(node, *arguments)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout
+
+
+def run_skysail(node: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as the administrator, or as the service account of the hook of Helm that runs it."""
+    login = hook_login(node, arguments[0]) if arguments[0] in HOOKS else node.kubeconfig
+    command = [sys.executable, "-m", "skysail", *arguments]
+    env = {**os.environ, "KUBECONFIG": str(login)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=500)
+
+
+def hook_login(node: Cluster, command: str) -> Path:
+    """Return the kubeconfig of a hook's service account, with the rights that the chart grants to it."""
+    name = f"skysail-{command}"
+    role = rbac.cluster_role(name, HOOKS[command], {})
+    apply(node, "default", role, rbac.binding(role, ("skysail-system", name)))
+    return node.user(f"system:serviceaccount:skysail-system:{name}")
 
 
 def as_json(node: Cluster, *arguments: str, code: int = 0) -> Any:
@@ -180,14 +204,35 @@ def test_drain_ends_everything_and_stops_launches(node, namespace, books, tmp_pa
     assert (again["ended"], again["left"]) == ([], [])
 
 
+def create_held(node: Cluster, namespace: str) -> list[str]:
+    """Create a sample of each kind of users with a finalizer of an operator before us. Returns their names."""
+    samples = [row for file in SAMPLES.glob("*.yaml") for row in yaml.safe_load_all(file.read_text()) if row]
+    kinds = {kind.resource.kind: kind.resource.group for kind in ALL_KINDS if kind.resource.namespaced}
+    first = {row["kind"]: row for row in samples if row["apiVersion"].partition("/")[0] == kinds.get(row["kind"])}
+    assert first.keys() == kinds.keys()
+    for row in first.values():
+        row["metadata"] = {"name": "held", "finalizers": ["kopf.zalando.org/KopfFinalizerMarker"]}
+        apply(node, namespace, row)
+    return [f"{kind.lower()}/held" for kind in kinds]
+
+
 def test_drain_without_operator_names_instances_and_ends_nothing(node, namespace, books):
     claim = run_job(node, namespace)
     node.stop("operator")
-    done = as_json(node, "drain", "--yes", code=1)
-    assert [row["instance"] for row in done["left"]] == [claim["status"]["instanceId"]]
-    assert "only an operator can terminate instances" in done["notes"][0]
-    assert books.billed("runpod") == {claim["metadata"]["name"]}
-    resume_operator(node)
+    try:
+        held = create_held(node, namespace)
+        metadata = {"name": "unlaunched", "finalizers": ["skysail.dev/claim"]}
+        apply(node, "default", {**claim, "metadata": metadata, "status": {}})
+        done = as_json(node, "drain", "--yes", code=1)
+        assert [row["instance"] for row in done["left"]] == [claim["status"]["instanceId"]]
+        assert "only an operator can terminate instances" in done["notes"][0]
+        assert books.billed("runpod") == {claim["metadata"]["name"]}
+        assert node.kubectl("get", "cloudinstance", "unlaunched").returncode != 0
+        # Nothing holds an object of a user any more.
+        assert len(done["finalizers"]) == len(held)
+        ok(node, "delete", *held, "-n", namespace, TIMEOUT)
+    finally:
+        resume_operator(node)
     done = as_json(node, "drain", "--yes", "--timeout", "5m")
     assert [row["claim"] for row in done["ended"]] == [claim["metadata"]["name"]]
     assert books.billed("runpod") == set()
@@ -219,4 +264,29 @@ def test_runpod_controller_serves_only_its_node(node):
         assert node.get("/healthz", 18080) == (200, "ok\n")
     finally:
         node.stop("runpod-controller")
+        resume_operator(node)
+
+
+def test_clean_up_and_crds_leave_nothing_of_the_operator_and_no_foreign_definition_is_replaced(node):
+    """What Helm runs after an uninstallation and before an upgrade, under the rights of its hooks."""
+    node.stop("operator")
+    node.kubectl("create", "configmap", "skysail-bridge-ports", "-n", "skysail-system")
+    apply(node, "default", {**POLICY, "metadata": {"name": draining.POLICY}})
+    try:
+        assert "Node modal.com deleted." in skysail(node, "clean-up", "--operator-namespace=skysail-system")
+        left = ok(node, "get", "lease,secret,configmap", "-n", "skysail-system", "-o", "name")
+        assert [name for name in left.split() if "/skysail-" in name] == []
+        assert node.kubectl("get", "offloadpolicy", draining.POLICY).returncode != 0
+
+        name = "modalfunctions.modal-operator.io"
+        ok(node, "delete", "crd", name, TIMEOUT)
+        assert f"CRD {name} is current." in skysail(node, "crds", "apply")
+        ok(node, "label", "crd", name, "app.kubernetes.io/managed-by-")
+        refused = run_skysail(node, "crds", "apply")
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"CRD {name} exists and was not installed by Skysail" in refused.stderr
+        assert "managed-by" not in ok(node, "get", "crd", name, "-o", "jsonpath={.metadata.labels}")
+        skysail(node, "crds", "apply", "--take-over")
+        assert "skysail" in ok(node, "get", "crd", name, "-o", "jsonpath={.metadata.labels}")
+    finally:
         resume_operator(node)

@@ -48,6 +48,7 @@ def outside(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
+    loop.close()
 
 
 @pytest.fixture(scope="module")

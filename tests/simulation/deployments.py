@@ -429,7 +429,8 @@ def _replicas(obj: Object) -> int:
 def _set_name(deployment: Object) -> str:
     """The same in every run, whatever UID the model has there."""
     template, metadata = json.dumps(deployment["spec"]["template"], sort_keys=True), deployment["metadata"]
-    plain = template.replace(metadata["labels"][Label.MODEL_UID], "")
+    labels = metadata["labels"]
+    plain = template.replace(labels.get(Label.MODEL_UID) or labels[Label.ENDPOINT_UID], "")
     return f"{metadata['name']}-{hashlib.sha256(plain.encode()).hexdigest()[:6]}"
 
 

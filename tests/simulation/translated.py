@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skysail.core.executor import CacheRegistry, Performer
 from skysail.kinds.modal_endpoints.caches import Caches as EndpointCaches
-from skysail.kinds.modal_endpoints.reconciler import EndpointReconciler
+from skysail.kinds.modal_endpoints.reconciler import AccountFacts, EndpointReconciler
 from skysail.kinds.modal_endpoints.types import KINDS as ENDPOINT_KINDS
 from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
 from skysail.kinds.training.api.train_job import TRAIN_JOB, TrainJob
@@ -39,14 +39,20 @@ class EndpointOperator:
     """An operator with the controllers of ModalEndpoints and ModalFunctions."""
 
     def __init__(self, process: Process) -> None:
-        caches = EndpointCaches.create()
-        every = (*caches.owners.values(), *caches.children)
-        for cache in every:
-            process.fill_only(cache)
-        performer = Performer(process.client, CacheRegistry(*every), process)
-        for kind in ENDPOINT_KINDS:
-            reconciler = EndpointReconciler(kind, process.client, caches, process.now, shim=_SHIM, is_simulated=True)
-            controller = process.add_controller(reconciler, performer)
-            owners = caches.owners[kind]
-            owners.subscribe(controller.enqueue_object)
-            caches.connect(controller, owners)
+        add_endpoints(process, has_apps=False)
+
+
+def add_endpoints(process: Process, *, has_apps: bool) -> None:
+    """Add the controllers of ModalEndpoints and ModalFunctions."""
+    caches = EndpointCaches.create()
+    every = (*caches.owners.values(), *caches.children)
+    for cache in every:
+        process.fill_only(cache)
+    performer = Performer(process.client, CacheRegistry(*every), process)
+    account = AccountFacts(is_simulated=True, has_apps=has_apps)
+    for kind in ENDPOINT_KINDS:
+        reconciler = EndpointReconciler(kind, process.client, caches, process.now, shim=_SHIM, account=account)
+        controller = process.add_controller(reconciler, performer)
+        owners = caches.owners[kind]
+        owners.subscribe(controller.enqueue_object)
+        caches.connect(controller, owners)

@@ -34,6 +34,7 @@ from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.vendors import VENDORS
 from skysail.kube.client.client import Client
+from skysail.runtimes import handler_server
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ def _open_modal(settings: Settings, credentials: Credentials, cluster: str) -> R
         ),
         capacity_timeout=settings.modal_capacity_timeout_seconds,
         shared_volumes=settings.modal_shared_volumes,
+        # Only the file is uploaded: the operator's package never gets into a tenant's container.
+        shim=Path(handler_server.__file__),
     )
 
 

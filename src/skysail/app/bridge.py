@@ -30,7 +30,7 @@ from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cloud.account import CloudAccount
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.http_address import HttpAccount
-from skysail.kube.api.rbac import PolicyRule, read_rule
+from skysail.kube.api.rbac import PolicyRule, watch_rule
 from skysail.kube.api.resources import NAMESPACE, SECRET
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
@@ -41,7 +41,7 @@ from skysail.kube.client.http_transport import HttpTransport
 # Name of the ServiceAccount, the ClusterRole and its binding.
 NAME = "skysail-bridge"
 POLICY_RULES = (
-    read_rule(CLOUD_INSTANCE.resource),
+    watch_rule(CLOUD_INSTANCE.resource),
     # Its UID marks the instances of this cluster.
     PolicyRule(NAMESPACE, ("get",), names=("kube-system",)),
 )

@@ -9,7 +9,7 @@ from skysail.core import executor
 from skysail.core.executor import Performer
 from skysail.core.fence import Fence
 from skysail.kinds.modal_endpoints.caches import Caches
-from skysail.kinds.modal_endpoints.reconciler import EndpointReconciler
+from skysail.kinds.modal_endpoints.reconciler import AccountFacts, EndpointReconciler
 from skysail.kinds.modal_endpoints.types import KINDS
 from skysail.kube.client.client import Client
 from skysail.runtimes import handler_server
@@ -18,13 +18,12 @@ from skysail.runtimes import handler_server
 class EndpointsModule:
     """Builds the parts for endpoints. They have their own performer, because its caches hold the children of them."""
 
-    def __init__(self, client: Client, fence: Fence, *, is_simulated: bool) -> None:
+    def __init__(self, client: Client, fence: Fence, *, account: AccountFacts) -> None:
         self.caches = Caches.create()
         # Only the source is used: tenants' code never runs in the operator.
         shim = Path(handler_server.__file__).read_text(encoding="utf-8")
         self.reconcilers = tuple(
-            EndpointReconciler(kind, client, self.caches, clock.now, shim=shim, is_simulated=is_simulated)
-            for kind in KINDS
+            EndpointReconciler(kind, client, self.caches, clock.now, shim=shim, account=account) for kind in KINDS
         )
         self.performer = Performer(
             client, executor.CacheRegistry(*self.caches.owners.values(), *self.caches.children), fence

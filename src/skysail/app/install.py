@@ -17,7 +17,7 @@ from skysail.kube.client.client import Client, Manifest
 from skysail.kube.client.errors import AlreadyExists, Conflict, NotFound, Throttled
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import CLUSTER_IP, METRICS_PORT, METRICS_SERVICE, NODE
-from skysail.local.control_plane.pki import NODE_AGENT
+from skysail.local.control_plane.pki import NODE_AGENT, SERVICE_PROXY
 from skysail.local.network.policy import manifests as policy_manifests
 from skysail.local.storage import provisioner
 from skysail.node import metrics_api
@@ -59,7 +59,7 @@ async def install_node(path: Path, authority: bytes, *, enforces_policies: bool)
             (SERVICE, _metrics_service()),
             (ROLE_BINDING, _client_ca_binding()),
             (metrics_api.API_SERVICE, registered),
-            *policy_manifests.rights(),
+            *policy_manifests.rights(SERVICE_PROXY.name),
             *warnings,
         ):
             await client.apply(resource, manifest, Object)

@@ -52,6 +52,7 @@ from skysail.core.actions import Event
 from skysail.core.controller import Controller, Reconciler
 from skysail.core.executor import CacheRegistry, Performer
 from skysail.core.fence import Fenced, FencedTransport
+from skysail.kinds.modal_endpoints.reconciler import AccountFacts
 from skysail.kinds.offload.reconciler import CloudPodReconciler
 from skysail.kinds.serving import metrics as serving_metrics
 from skysail.kinds.training.metrics import TrainingMetrics
@@ -257,7 +258,11 @@ class Operator:
 
     def _add_endpoints(self, accounts: Mapping[str, CloudAccount]) -> EndpointsModule:
         account = accounts.get(MODAL)
-        module = EndpointsModule(self._client, self, is_simulated=account is not None and is_simulated(account))
+        facts = AccountFacts(
+            is_simulated=account is not None and is_simulated(account),
+            has_apps=account is not None and account.features.web_apps,
+        )
+        module = EndpointsModule(self._client, self, account=facts)
         for child in module.caches.children:
             self._informers.add_built_in(child)
         for reconciler in module.reconcilers:

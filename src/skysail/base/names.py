@@ -102,6 +102,10 @@ class Annotation(DocumentedName):
         "skysail.dev/train-script",
         "On a pod of runtime modal-pytorch-runtime: its training program, mounted as /workspace/train.py.",
     )
+    PERIOD = (
+        "skysail.dev/period",
+        "On a pod of an App: number of the period that its claim pays for. Each period is a new claim.",
+    )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",
@@ -151,6 +155,10 @@ class Annotation(DocumentedName):
     MODAL_GPU_TYPE = "modal-operator.io/gpu-type", "GPU type; the count is the container's limit, or 1."
     MODAL_VOLUMES = "modal-operator.io/volumes", "Modal Volumes of the pod, such as `data:/data,models:/models:ro`."
     MODAL_REGION = "modal-operator.io/region", "Region at Modal, such as `us-east`."
+    MODAL_APP = (
+        "modal-operator.io/app",
+        "Runs the pod as a deployed App of Modal, such as `web,min=0,max=3,inputs=50,timeout=300,port=8000`.",
+    )
     MODAL_TIMEOUT = (
         "modal-operator.io/timeout",
         "Maximum lifetime in seconds; 300 if malformed, and in container mode if absent.",
@@ -179,7 +187,7 @@ class Annotation(DocumentedName):
     MODAL_LOG_URL = "modal-operator.io/log-url", "Written: URL of the log at Modal."
     MODAL_APP_ID = "modal-operator.io/app-id", "Written: id of the app at Modal."
     MODAL_FUNCTION_ID = "modal-operator.io/function-id", "Written: id of the function or sandbox at Modal."
-    MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written on a Service: URL of its function."
+    MODAL_FUNCTION_URL = "modal-operator.io/function-url", "Written: URL of an App at Modal."
     MODAL_ENABLED = "modal.com/enabled", "`true` sends the pods of a TrainJob, or a pod, to Modal."
     RUNPOD_MANAGED = "runpod.io/managed", "`true` lets a pending Job run at RunPod; also read as a label."
     RUNPOD_OFFLOAD = "runpod.io/offload", "`true` sends a Job or pod to RunPod at once; also read as a label."
@@ -483,6 +491,10 @@ class EventReason(DocumentedName):
     CHECKPOINTS_RETAINED = (
         "CheckpointsRetained",
         "The usual PVC has checkpoints of an earlier TrainingJob of the same name, so this one has a new PVC.",
+    )
+    CLOUD_VOLUME_RETAINED = (
+        "CloudVolumeRetained",
+        "An attempt runs at a cloud, where spec.checkpoint.retain has no effect: the volume there stays.",
     )
     CHECKPOINT_LEFT_BEHIND = (
         "CheckpointLeftBehind",

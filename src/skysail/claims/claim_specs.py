@@ -11,6 +11,7 @@ from skysail.claims.requirements import account_objects, candidates
 from skysail.claims.requirements.candidates import Selection
 from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, Gpu, MemberPod, OwnerRef
+from skysail.cloud import web_app
 from skysail.cloud.account import CloudAccount, GpuRequest
 from skysail.cloud.errors import Rejected
 from skysail.cloud.machine_prices import MachineRequest, price_offers
@@ -56,6 +57,9 @@ class ClaimSpecs:
     async def build(self, request: ClaimRequest) -> CloudInstanceSpec:
         """Return the spec. Raises `Rejected` with the reason if no offer fits, or if the offers are unknown."""
         requirements, size = request.requirements, request.size
+        if self._account.features.web_apps:
+            # The cloud may run all containers of an App at once.
+            size *= web_app.container_count(requirements.options)
         limits = self.limits(request.owner.namespace)
         may_leave = self._may_leave(request.owner.namespace, requirements, limits)
         selection = await self._select(requirements, limits, may_leave=may_leave)

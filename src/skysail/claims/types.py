@@ -234,6 +234,7 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     app_id: Annotated[
         fields.ShortText, Meta(description="Group of the instance at the cloud, such as an App of Modal.")
     ] = ""
+    url: Annotated[fields.Url, Meta(description="Address of an App at the cloud.")] = ""
     usd_per_hour: Annotated[fields.Usd | None, Meta(description="Price of all members in US dollars per hour.")] = None
     region: Annotated[fields.ShortText, Meta(description="Region, by the cloud's name.")] = ""
     deadline_time: Annotated[

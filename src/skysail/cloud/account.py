@@ -100,6 +100,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     `ranks` are the members of a gang in the order of its launch spec; empty for a single container. The `exit` of a
     gang is that of the rank that failed first, and its message names that rank.
     `app` is the cloud's own group of instances that the instance belongs to, such as an App of Modal.
+    `url` is the persistent address of a web App.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     usd_total: float | None = None
     region: str = ""
     app: str = ""
+    url: str = ""
     ranks: tuple[RankState, ...] = ()
 
     @property

@@ -52,6 +52,11 @@ def machine_usd_per_hour(rates: CoreRates, size: ResourceLimits) -> float:
     return cores * rates.usd_per_core + gib * rates.usd_per_gib
 
 
+def app_rates(rates: CoreRates) -> CoreRates:
+    """Return the rates of a container of a web App."""
+    return replace(rates, usd_per_core=rates.app_usd_per_core, usd_per_gib=rates.app_usd_per_gib)
+
+
 def multiplier(rates: CoreRates, region: str) -> float:
     """Return the multiplier of a region; 1 if the cloud chooses. Raises Rejected for an unknown region."""
     if region and region not in rates.regions:
@@ -76,7 +81,10 @@ def cheapest_flavor(flavors: Iterable[Flavor], size: ResourceLimits, region: str
 
 
 def _with_cores(offer: Offer, rates: CoreRates, request: MachineRequest) -> Offer:
-    option = dict(request.options).get(rates.region_option, "")
+    options = dict(request.options)
+    option = options.get(rates.region_option, "")
+    if rates.app_option and rates.app_option in options:
+        rates = app_rates(rates)
     machine = machine_usd_per_hour(rates, request.size) * multiplier(rates, offer.region or option)
     if not offer.gpu_type:
         return replace(offer, usd_per_hour=round(machine, 6))

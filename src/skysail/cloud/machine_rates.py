@@ -12,6 +12,7 @@ class CoreRates(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     bounds of a machine whose container has neither limits nor requests.
     `regions`: multiplier by region. An offer that names a region has the multiplier in its GPU price already. For
     another offer, the launch option of the name `region_option` may name one.
+    A launch with the option of the name `app_option` is a web App, whose containers have prices of their own.
     """
 
     usd_per_core: float
@@ -22,6 +23,9 @@ class CoreRates(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     default_gib: float
     regions: dict[str, float] = {}
     region_option: str = ""
+    app_option: str = ""
+    app_usd_per_core: float = 0.0
+    app_usd_per_gib: float = 0.0
 
 
 class Flavor(msgspec.Struct, frozen=True, kw_only=True):

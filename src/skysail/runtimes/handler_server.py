@@ -1,8 +1,10 @@
 """Serve one Python function over HTTP, in a tenant's container at a cloud.
 
-Stands alone: it needs Python 3.8 and the standard library. Variables: `SKYSAIL_HANDLER` (module.function),
+Stands alone: it needs Python 3.8 and the standard library. It serves by itself, or as an ASGI app (`asgi`) of a cloud
+that has its own server. `serve` starts the server of an image instead. Variables: `SKYSAIL_HANDLER` (module.function),
 `SKYSAIL_RETURNS` (`json` or `any`), `SKYSAIL_PORT`, `SKYSAIL_TIMEOUT` (seconds of one call) and `SKYSAIL_CONCURRENCY`
-(concurrent calls). The server listens only after the function was imported.
+(concurrent calls), and `SKYSAIL_COMMAND` (the server of the image as JSON). The server listens only after the function
+was imported.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import inspect
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import traceback
@@ -27,6 +31,8 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 # Exit code if the function cannot be imported. The operator knows it.
 HANDLER_NOT_FOUND = 78
 READY_PATH = "/_skysail/ready"
+# Header of answers of a container whose function or server cannot run: the reason. The operator knows it.
+PROBLEM_HEADER = "X-Skysail-Problem"
 _TERMINATION_LOG = "/dev/termination-log"
 _MAX_BODY_BYTES = 256 * 2**20
 _MAX_MESSAGE_LENGTH = 2000
@@ -36,6 +42,8 @@ _DRAIN_SECONDS = 20.0
 _LINGER_SECONDS = 5.0
 _BODIES = ("POST", "PUT", "PATCH")
 _JSON = "application/json"
+_PIECE = 2**20
+_POLL_SECONDS = 0.05
 
 Answer = Tuple[int, str, Union[bytes, Iterator[bytes]]]  # noqa: UP006, UP007 (evaluated by Python 3.8)
 
@@ -262,6 +270,150 @@ class HandlerServer(http.server.ThreadingHTTPServer):
         self.shutdown()
 
 
+class AsgiApp:
+    """The function as an ASGI app. WebSockets are refused."""
+
+    def __init__(self, app: HandlerApp, concurrency: int) -> None:
+        self._app = app
+        self._executor = ThreadPoolExecutor(max_workers=concurrency)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1003})
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        body = await _body(receive)
+        if body is None:
+            text = f"The body is above the limit of {_MAX_BODY_BYTES} bytes."
+            await _send(send, 413, _JSON, _json({"error": text}))
+            return
+        query = scope.get("query_string", b"").decode("latin-1")
+        target = scope["path"] + (f"?{query}" if query else "")
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        answering = (self._app.answer, scope["method"], target, headers, body)
+        status, kind, answer = await self._run(*answering)
+        if isinstance(answer, bytes):
+            await _send(send, status, kind, b"" if scope["method"] == "HEAD" else answer)
+            return
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]})
+        # An exception of the generator ends the app, so that the caller sees a broken answer.
+        while (piece := await self._run(next, answer, None)) is not None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+
+async def _lifespan(receive: Any, send: Any) -> None:
+    while (message := await receive())["type"] != "lifespan.shutdown":
+        if message["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _body(receive: Any) -> bytes | None:
+    """Return the body of a request, or None if it is too large."""
+    pieces, size, has_more = [], 0, True
+    while has_more:
+        message = await receive()
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > _MAX_BODY_BYTES:
+            return None
+        has_more = message.get("more_body", False)
+    return b"".join(pieces)
+
+
+async def _send(send: Any, status: int, kind: str, body: bytes, problem: str = "") -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    if problem:
+        headers.append((PROBLEM_HEADER.lower().encode(), problem.encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    for start in range(0, len(body), _PIECE):
+        await send({"type": "http.response.body", "body": body[start : start + _PIECE], "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def asgi() -> Callable[[Any, Any, Any], Awaitable[None]]:
+    """Return the ASGI app of the environment. A function that cannot be imported answers with the reason."""
+    try:
+        function = load(os.environ["SKYSAIL_HANDLER"])
+    except HandlerNotFound as error:
+        return _problem_app("HandlerNotFound", str(error))
+    return AsgiApp(_handler_app(function), int(os.environ.get("SKYSAIL_CONCURRENCY", "1")))
+
+
+def _problem_app(reason: str, text: str) -> Callable[[Any, Any, Any], Awaitable[None]]:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            await _send(send, 503, _JSON, _json({"error": text[:_MAX_MESSAGE_LENGTH]}), reason)
+
+    return app
+
+
+def serve() -> None:
+    """Start the server of the image, and wait for its port. If the server ends before, each request gets the reason.
+
+    A server that ends later ends the container, so that the cloud starts another one.
+    """
+    port, command = int(os.environ["SKYSAIL_PORT"]), json.loads(os.environ["SKYSAIL_COMMAND"])
+    try:
+        child = subprocess.Popen(command)  # noqa: S603 (the tenant's own command, in the tenant's container)
+    except OSError as error:
+        _serve_problem(port, "StartError", f"The server cannot be started: {error}.")
+        return
+    while not _is_open(port):
+        code = child.poll()
+        if code is not None:
+            _serve_problem(
+                port, "ServerExited", f"The server ended with exit code {code} before it opened port {port}."
+            )
+            return
+        threading.Event().wait(_POLL_SECONDS)
+    threading.Thread(target=lambda: os._exit(child.wait() or 1), daemon=True).start()
+
+
+def _is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _serve_problem(port: int, reason: str, text: str) -> None:
+    body = _json({"error": text})
+
+    class Handler(_RequestHandler):
+        def _serve(self) -> None:
+            self.send_response(503)
+            self.send_header(PROBLEM_HEADER, reason)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve  # noqa: N815 (as above)
+
+    server = http.server.ThreadingHTTPServer(("", port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def _handler_app(function: Callable[..., Any]) -> HandlerApp:
+    environment = os.environ
+    return HandlerApp(
+        function,
+        returns=environment.get("SKYSAIL_RETURNS", "json"),
+        timeout=float(environment.get("SKYSAIL_TIMEOUT", "300")),
+        concurrency=int(environment.get("SKYSAIL_CONCURRENCY", "1")),
+    )
+
+
 def main() -> int:
     environment = os.environ
     try:
@@ -272,13 +424,7 @@ def main() -> int:
         with contextlib.suppress(OSError), open(_TERMINATION_LOG, "w", encoding="utf-8") as log:  # noqa: PTH123 (a device)
             log.write(text)
         return HANDLER_NOT_FOUND
-    app = HandlerApp(
-        function,
-        returns=environment.get("SKYSAIL_RETURNS", "json"),
-        timeout=float(environment.get("SKYSAIL_TIMEOUT", "300")),
-        concurrency=int(environment.get("SKYSAIL_CONCURRENCY", "1")),
-    )
-    server = HandlerServer(app, int(environment.get("SKYSAIL_PORT", "8000")))
+    server = HandlerServer(_handler_app(function), int(environment.get("SKYSAIL_PORT", "8000")))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: threading.Thread(target=server.stop).start())
     sys.stdout.write(f"serving {environment['SKYSAIL_HANDLER']} on port {server.server_port}\n")

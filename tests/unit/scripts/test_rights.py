@@ -111,6 +111,35 @@ def test_missing_names_forbidden_requests_that_no_right_covers():
     assert rights.missing([Right("", "nodes", "list")], [taken, lacking]) == [lacking]
 
 
+def test_describe_right_is_one_line_with_its_scope():
+    assert rights.describe(Right("apps", "deployments", "delete")) == "skysail delete deployments.apps"
+    named = Right("", "secrets", "get", "skysail-system", "skysail-webhook")
+    assert rights.describe(named) == "skysail get secrets skysail-system skysail-webhook"
+
+
+@pytest.mark.parametrize(
+    ("known", "uses", "code"),
+    [
+        ("", [Use("", "pods", "list"), Use("", "pods", "get")], 0),
+        ("", [Use("", "pods", "list")], 1),
+        ("# rare\nskysail get pods\n", [Use("", "pods", "list")], 0),
+        ("skysail get pods\n", [Use("", "pods", "list"), Use("", "nodes", "list", is_forbidden=True)], 1),
+        ("", [], 2),
+    ],
+)
+def test_main_fails_for_a_right_that_nobody_uses_and_for_a_missing_one(monkeypatch, tmp_path, known, uses, code):
+    monkeypatch.setattr(rights, "granted", lambda: [Right("", "pods", "get"), Right("", "pods", "list")])
+    monkeypatch.setattr(rights, "used", lambda _: set(uses))
+    monkeypatch.setattr(rights, "KNOWN", tmp_path / "known.txt")
+    (tmp_path / "known.txt").write_text(known)
+    assert rights.main() == code
+
+
+def test_known_unused_rights_are_still_granted():
+    lines = {rights.describe(right) for right in granted()}
+    assert rights.read_known(rights.KNOWN) - lines == set()
+
+
 def test_table_tells_used_and_unused_verbs_apart():
     lines = rights.table([Right("", "pods", "delete"), Right("", "pods", "list")], [Use("", "pods", "list")])
     assert lines[1].split() == ["skysail", "pods", "all", "list", "delete"]

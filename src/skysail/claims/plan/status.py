@@ -19,6 +19,7 @@ NEVER_PAID = 0.0
 # Truncate or drop values that the API server would reject, such as long texts or milliseconds instead of seconds: a
 # claim whose status cannot be written would never be terminated.
 _MAX_WORD_LENGTH = 256
+_MAX_URL_LENGTH = 1024
 _DEAREST = 1e9
 _FIRST_MOMENT = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 _LAST_MOMENT = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
@@ -38,6 +39,7 @@ def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStat
         state=status.state if status.state in {"Running", "Terminating"} else ("Running" if runs else "Starting"),
         instance_id=instance.id,
         app_id=instance.app[:_MAX_WORD_LENGTH],
+        url=instance.url if len(instance.url) <= _MAX_URL_LENGTH else "",
         # A price of 0 is not known yet at some clouds.
         usd_per_hour=status.usd_per_hour or usd(instance.usd_per_hour),
         region=instance.region[:_MAX_WORD_LENGTH],
@@ -68,6 +70,7 @@ def without_instance(status: CloudInstanceStatus) -> CloudInstanceStatus:
         status,
         instance_id="",
         app_id="",
+        url="",
         usd_per_hour=None,
         region="",
         start_time=None,

@@ -20,6 +20,7 @@ from skysail.claims.requirements.types import (
     OwnerLink,
     PodSpecView,
 )
+from skysail.cloud import web_app
 from skysail.cloud.account import GpuRequest
 
 _PREFIXES = ("modal-operator.io/", "modal.com/", "runpod.io/")
@@ -42,6 +43,7 @@ _OPTIONS = {
     Annotation.RUNPOD_TEMPLATE_ID: ("template-id", _ID, "the id of a template"),
     Annotation.RUNPOD_REGISTRY_AUTH: ("container-registry-auth-id", _ID, "the id of registry credentials"),
     Annotation.MODAL_REGION: ("modal-region", _ID, "a region such as us-east"),
+    Annotation.MODAL_APP: (web_app.OPTION, web_app.PATTERN, "a name and numbers, such as web,min=0,max=3"),
     Annotation.MODAL_VOLUMES: (
         "modal-volumes",
         rf"{_MODAL_VOLUME}(?:, ?{_MODAL_VOLUME}){{0,31}}",

@@ -44,12 +44,15 @@ _ROUND_SECONDS = 2.0
 _ATTEMPTS = 5
 _DESCRIPTION = "kubernetes.io/description"
 
+# Kinds of users. The others have no finalizers, except claims, which lose theirs only when nothing is billed any more.
+_USER_KINDS = tuple(kind for kind in ALL_KINDS if kind.resource.namespaced)
 # Rights of a drain that runs in the cluster.
 POLICY_RULES = (
-    *(PolicyRule(kind.resource, ("get", "list", "patch")) for kind in ALL_KINDS),
+    *(PolicyRule(kind.resource, ("get", "list", "patch")) for kind in _USER_KINDS),
     read_rule(CLOUD_INSTANCE.resource),
-    PolicyRule(CLOUD_INSTANCE.resource, ("delete",)),
+    PolicyRule(CLOUD_INSTANCE.resource, ("delete", "patch")),
     PolicyRule(OFFLOAD_POLICY.resource, ("create",)),
+    PolicyRule(OFFLOAD_POLICY.resource, ("patch",), names=(POLICY,)),
     PolicyRule(NODE, ("list", "patch")),
     PolicyRule(POD, ("delete", "list")),
     PolicyRule(LEASE, ("get",), names=(leader_election.NAME,)),
@@ -247,9 +250,7 @@ class _Drain:
         if with_remote:
             removable.add(Finalizer.REMOTE.value)
         stripped: list[str] = []
-        for kind in ALL_KINDS:
-            if kind is CLOUD_INSTANCE:
-                continue
+        for kind in _USER_KINDS:
             with contextlib.suppress(NotFound, NotServed):
                 listed = await self._client.list_objects(kind.resource, "", {}, Object)
                 found = [object_ for object_ in listed if removable & set(object_.metadata.finalizers)]

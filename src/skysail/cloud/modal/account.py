@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import msgspec
 from modal import exception
@@ -19,19 +20,25 @@ from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.gangs.account import Gangs, is_gang
 from skysail.cloud.modal.gangs.arguments import LIMITS
+from skysail.cloud.modal.gangs.launcher import GangLauncher
 from skysail.cloud.modal.inventory import SandboxInventory
 from skysail.cloud.modal.launch import LaunchConfig
 from skysail.cloud.modal.launcher import SandboxLauncher
 from skysail.cloud.modal.output import SandboxOutput
 from skysail.cloud.modal.prices import PriceTable
 from skysail.cloud.modal.sessions import SandboxSessions
+from skysail.cloud.modal.web import arguments as web_arguments
+from skysail.cloud.modal.web.account import WebApps
+from skysail.cloud.modal.web.tags import is_web
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
 FEATURES = Features(
     exec=True, attach=True, port_forward=True, volumes=True, needs_command=True, gang=True, gang_limits=LIMITS
 )
-TIMINGS = Timings()
+# The service answers a creation at once: the wait for capacity, up to 21 minutes, is the caller's own. A creation that
+# a dead caller has sent is visible soon, and a second one with the same name adopts it.
+TIMINGS = Timings(create_timeout=120.0)
 _TERMINATE_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 
@@ -41,10 +48,11 @@ log = logging.getLogger(__name__)
 class ModalAccount:
     """The account of one cluster at one workspace and environment of Modal. Needs a running event loop.
 
+    `shim` is the stand-alone file of web Apps; without it, an App is a sandbox with one container.
     `capacity_timeout`: seconds that a creation waits for GPUs before it reports that there is no capacity.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each from the settings)
         self,
         credentials: Mapping[str, str],
         *,
@@ -53,6 +61,7 @@ class ModalAccount:
         price_table: PriceTable | None = None,
         capacity_timeout: float = 600.0,
         shared_volumes: tuple[str, ...] = (),
+        shim: Path | None = None,
     ) -> None:
         self._connection = Connection(credentials, environment)
         self._prices = price_table or PriceTable()
@@ -65,6 +74,7 @@ class ModalAccount:
             capacity_timeout=capacity_timeout,
             shared_volumes=shared_volumes,
         )
+        self._web = WebApps(self._connection, cluster, prices=self._prices, shim=shim) if shim else None
         self._apps = Apps(self._connection, cluster)
         config = LaunchConfig(
             prices=self._prices, timings=TIMINGS, capacity_timeout=capacity_timeout, shared_volumes=shared_volumes
@@ -90,7 +100,7 @@ class ModalAccount:
 
     @property
     def features(self) -> Features:
-        return FEATURES
+        return msgspec.structs.replace(FEATURES, web_apps=self._web is not None)
 
     @property
     def terms(self) -> Timings:
@@ -101,6 +111,8 @@ class ModalAccount:
 
     def on_progress(self, progress: LaunchProgress) -> None:
         self._launcher.progress = progress
+        if self._web is not None:
+            self._web.on_progress(progress)
         self._gangs.launcher.progress = progress
 
     async def close(self) -> None:
@@ -108,16 +120,20 @@ class ModalAccount:
             task.cancel()
         await asyncio.gather(*self._endings.values(), return_exceptions=True)
         await self._gangs.close()
+        if self._web is not None:
+            await self._web.close()
         await self._connection.close()
 
     async def create(self, spec: LaunchSpec) -> Instance:
-        launcher = self._gangs.launcher if spec.size > 1 else self._launcher
-        instance = await launcher.create(spec)
+        instance = await self._launcher_of(spec).create(spec)
         self._changes.publish(spec.claim)
         return instance
 
     async def terminate(self, instance: str, grace: float) -> None:
-        """Terminate the sandbox or gang. With a grace period, ask its programs first and return at once."""
+        """Terminate the sandbox, gang or App. With a grace period, ask its programs first and return at once."""
+        if is_web(instance):
+            self._changes.publish(await self._web_apps().terminate(instance))
+            return
         if is_gang(instance):
             self._changes.publish(await self._gangs.terminate(instance, grace))
             return
@@ -143,7 +159,9 @@ class ModalAccount:
         inventory = await self._inventory.list_all(apps.keys() - gangs.keys())
         if inventory.complete:
             self._output.keep({instance.id for instance in inventory.instances if instance.state != "ended"})
-        found = await self._gangs.inventory.list_all(gangs.values())
+        found = [*await self._gangs.inventory.list_all(gangs.values())]
+        if self._web is not None:
+            found += await self._web.inventory.instances()
         return msgspec.structs.replace(inventory, instances=(*inventory.instances, *found))
 
     async def offers(self) -> OfferList:
@@ -152,6 +170,8 @@ class ModalAccount:
         return self._prices.offers()
 
     async def get(self, instance: str) -> Instance | None:
+        if is_web(instance):
+            return await self._web_apps().inventory.get(instance)
         return await (self._gangs.inventory if is_gang(instance) else self._inventory).get(instance)
 
     def watch(self) -> AsyncIterator[str]:
@@ -159,6 +179,10 @@ class ModalAccount:
         return self._changes.subscribe()
 
     async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
+        if is_web(instance):
+            async for piece in self._web_apps().output(instance):
+                yield piece
+            return
         if is_gang(instance):
             async for piece in self._gangs.output.replay(instance, rank):
                 yield piece
@@ -184,6 +208,7 @@ class ModalAccount:
         tty: bool,
         rank: int = 0,
     ) -> Session:
+        _check_sandbox(instance)
         _refuse_in_gang(instance, rank, "run a command")
         session = await self._sessions.exec(instance, command, tty=tty)
         if not stdin:
@@ -191,16 +216,30 @@ class ModalAccount:
         return session
 
     async def attach(self, instance: str, *, stdin: bool, rank: int = 0) -> Session:  # noqa: ARG002 (always open)
+        _check_sandbox(instance)
         _refuse_in_gang(instance, rank, "attach to the program")
         return await self._sessions.attach(instance)
 
     async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
+        _check_sandbox(instance)
         _refuse_in_gang(instance, rank, "connect to a port")
         return await self._sessions.dial(instance, port)
 
     async def http_address(self, instance: str, port: int) -> HttpAddress:
+        if is_web(instance):
+            return await self._web_apps().http_address(instance)
         _refuse_in_gang(instance, 0, "connect to a port")
         return await self._sessions.http_address(instance, port)
+
+    def _launcher_of(self, spec: LaunchSpec) -> SandboxLauncher | GangLauncher | WebApps:
+        if self._web is not None and web_arguments.wants_web(spec.options):
+            return self._web
+        return self._gangs.launcher if spec.size > 1 else self._launcher
+
+    def _web_apps(self) -> WebApps:
+        if self._web is None:
+            raise Unsupported("This process has no file for web Apps.")
+        return self._web
 
     async def _end_after(self, instance: str, claim: str, grace: float) -> None:
         """Terminate the sandbox when its program has had `grace` seconds, or do nothing if it has ended before."""
@@ -229,6 +268,11 @@ class ModalAccount:
             del self._endings[instance]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("sandbox not terminated, retried", extra={"instance": instance, "why": errors.text(error)})
+
+
+def _check_sandbox(instance: str) -> None:
+    if is_web(instance):
+        raise Unsupported("Modal starts and ends the containers of an App on its own: use its URL.")
 
 
 def _refuse_in_gang(instance: str, rank: int, what: str) -> None:

@@ -181,14 +181,14 @@ async def prepare_image(
             _CALL_SECONDS,
             "open the App",
         )
-        built = _image(spec.container.image, spec.registry_credentials)
+        built = image(spec.container.image, spec.registry_credentials)
         await errors.bounded(built.build.aio(app), _IMAGE_SECONDS, "build the image")
     except errors.SDK_ERRORS as error:
         raise errors.of_preparation(error) from error
     return app, built
 
 
-def _image(name: str, credentials: RegistryCredentials | None) -> modal.Image:
+def image(name: str, credentials: RegistryCredentials | None) -> modal.Image:
     """Return the image without its ENTRYPOINT: the launch spec has the whole command line."""
     secret = None
     if credentials is not None:

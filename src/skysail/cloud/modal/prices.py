@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from skysail.cloud import machine_prices
+from skysail.cloud import machine_prices, web_app
 from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import Rejected
 from skysail.cloud.machine_rates import CoreRates
@@ -60,6 +60,9 @@ GPUS = (
 # US dollars per hour of a sandbox: a physical core, and a GiB of memory.
 _CORE_HOUR = 0.1419
 _GIB_HOUR = 0.024
+# US dollars per hour of a Function: a physical core, and a GiB of memory.
+_FUNCTION_CORE_HOUR = 0.04716
+_FUNCTION_GIB_HOUR = 0.007992
 # Multipliers by region: broad regions first.
 REGIONS: dict[str, float] = {
     **dict.fromkeys(("us", "eu", "ap", "uk", "ca", "me", "sa", "af", "mx", "jp", "au"), 1.5),
@@ -116,6 +119,16 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
             total += self.gpu(gpus.type).usd_per_hour * gpus.count
         return round(total * machine_prices.multiplier(self.rates, region), 6)
 
+    def function_usd_per_hour(self, gpus: GpuRequest | None, size: ResourceLimits, region: str) -> float:
+        """Return the highest price of one container of a Function in US dollars per hour.
+
+        Overrides of CPU and memory are prices of sandboxes, so they do not apply.
+        """
+        total = machine_prices.machine_usd_per_hour(machine_prices.app_rates(self.rates), size)
+        if gpus is not None:
+            total += self.gpu(gpus.type).usd_per_hour * gpus.count
+        return round(total * machine_prices.multiplier(self.rates, region), 6)
+
     def offers(self) -> OfferList:
         """Return all offers: for any region first, then for each offered region."""
         regions = ("", *self.offered_regions)
@@ -133,6 +146,9 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
             default_gib=DEFAULT_MIB[1] / _MIB_PER_GIB,
             regions=dict(self.regions),
             region_option=REGION,
+            app_option=web_app.OPTION,
+            app_usd_per_core=_FUNCTION_CORE_HOUR,
+            app_usd_per_gib=_FUNCTION_GIB_HOUR,
         )
 
     def _offers(self, region: str) -> tuple[Offer, ...]:

@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from skysail.kinds.modal_endpoints.types import Code, ModalEndpoint, ModalFunction
+from skysail.cloud.web_app import WebApp
+from skysail.kinds.modal_endpoints.types import Code, ModalEndpoint, ModalEndpointSpec, ModalFunction
 from skysail.kube.api import quantities
 
 # Handler of an endpoint whose image has a server of its own.
@@ -18,6 +19,8 @@ _DEFAULT_PORT = 8000
 # An endpoint has no fields for these.
 _ENDPOINT_TIMEOUT = 86400
 _ENDPOINT_CONCURRENCY = 50
+# A function has no field for it.
+_FUNCTION_MAX_CONTAINERS = 10
 _SHIM = "handler_server.py"
 _REVISION_LENGTH = 10
 _INLINE_KEY = "inline.py"
@@ -36,6 +39,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpu` is in cores of Kubernetes; a physical core of Modal is two of them. `returns` is what a handler may return.
     `command` is empty if the handler server runs the handler.
+    `app` is the App that the cloud scales; None if pods run the containers. Then `replicas` of them run.
     """
 
     image: str
@@ -53,6 +57,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     returns: Literal["json", "any"]
     files: tuple[CodeFile, ...] = ()
+    app: WebApp | None = None
 
     @property
     def is_own_server(self) -> bool:
@@ -61,7 +66,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def revision(self) -> str:
         """Return a hash of everything that needs new containers. The number of replicas does not."""
-        fixed = msgspec.structs.replace(self, replicas=0)
+        fixed = msgspec.structs.replace(self, replicas=0, app=None)
         return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:_REVISION_LENGTH]
 
 
@@ -104,6 +109,22 @@ def of_function(function: ModalFunction, code: Mapping[str, str], shim: str) -> 
         returns="json",
         files=_files(spec.handler, spec.code, code, shim),
     )
+
+
+def as_app(desired: Desired, owner: ModalEndpoint | ModalFunction) -> Desired:
+    """Return the desired state as an App: one pod stands for all of its containers."""
+    spec = owner.spec
+    is_endpoint = isinstance(spec, ModalEndpointSpec)
+    app = WebApp(
+        # Endpoints and functions may have the same name.
+        name=f"{'endpoint' if is_endpoint else 'function'}.{owner.metadata.name}",
+        min_containers=spec.min_replicas if isinstance(spec, ModalEndpointSpec) else 0,
+        max_containers=spec.max_replicas if isinstance(spec, ModalEndpointSpec) else _FUNCTION_MAX_CONTAINERS,
+        inputs=desired.concurrency,
+        timeout=desired.timeout,
+        port=desired.port if desired.is_own_server else 0,
+    )
+    return msgspec.structs.replace(desired, app=app, replicas=1)
 
 
 def shim_path(files: tuple[CodeFile, ...]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+import msgspec
+
 from skysail.core.actions import Event, Plan
 from skysail.kinds.modal_endpoints import desired
 from skysail.kinds.modal_endpoints.caches import Caches
@@ -36,6 +38,16 @@ POLICY_RULES = (
 )
 
 
+class AccountFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about the account at Modal. `is_simulated`: nothing is paid.
+
+    `has_apps`: the account deploys Apps, and the cloud scales their containers. Otherwise pods run the containers.
+    """
+
+    is_simulated: bool = False
+    has_apps: bool = False
+
+
 class EndpointReconciler:
     """Reconciler of one of the two kinds. `shim` is the source of the handler server."""
 
@@ -47,14 +59,14 @@ class EndpointReconciler:
         now: Callable[[], datetime],
         *,
         shim: str,
-        is_simulated: bool,
+        account: AccountFacts,
     ) -> None:
         self.kind = kind
         self._client = client
         self._caches = caches
         self._now = now
         self._shim = shim
-        self._is_simulated = is_simulated
+        self._account = account
 
     @property
     def resource(self) -> Resource:
@@ -77,7 +89,7 @@ class EndpointReconciler:
             deployment=next((found for found in deployments if found.metadata.name == name), None),
             pods=tuple(self._caches.pods.by("owner", identity)),
             config_maps=tuple(self._caches.config_maps.by("owner", identity)),
-            is_simulated=self._is_simulated,
+            is_simulated=self._account.is_simulated,
         )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -88,8 +100,10 @@ class EndpointReconciler:
 
     def _desired(self, root: ModalEndpoint | ModalFunction, code: Mapping[str, str]) -> Desired:
         if isinstance(root, ModalEndpoint):
-            return desired.of_endpoint(root, code, self._shim)
-        return desired.of_function(root, code, self._shim)
+            made = desired.of_endpoint(root, code, self._shim)
+        else:
+            made = desired.of_function(root, code, self._shim)
+        return desired.as_app(made, root) if self._account.has_apps else made
 
     async def _code(self, root: ModalEndpoint | ModalFunction) -> tuple[Mapping[str, str] | None, str]:
         """Return the files of the ConfigMap with the code. Without one, there are none."""

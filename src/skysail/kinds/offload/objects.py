@@ -67,8 +67,9 @@ class Pod(Object, frozen=True, gc=False):
 
     @property
     def containers(self) -> tuple[Manifest, ...]:
-        """Return all containers, init containers last."""
-        return (*(self.spec.get("containers") or ()), *(self.spec.get("initContainers") or ()))
+        """Return all containers, init containers last. Values that the API server would reject are left out."""
+        lists = (self.spec.get(name) for name in ("containers", "initContainers"))
+        return tuple(row for rows in lists if isinstance(rows, list | tuple) for row in rows if isinstance(row, dict))
 
     @property
     def is_finished(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from skysail.base import untrusted_json
 from skysail.base.disconnects import tolerate_disconnects
 from skysail.kube.admission.hooks import AdmissionResponse, Hook
 from skysail.kube.api.resources import MUTATING_WEBHOOK
@@ -100,8 +101,8 @@ def application(hooks: Iterable[Hook]) -> web.Application:
 def _handler(hook: Hook) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.Response:
         try:
-            review = msgspec.json.decode(await request.read(), type=_Review)
-        except msgspec.MsgspecError as error:
+            review = untrusted_json.decode(await request.read(), _Review)
+        except untrusted_json.InvalidJson as error:
             return web.json_response({"message": f"The body is not an AdmissionReview: {error}."}, status=400)
         object_ = _with_namespace(review.request)
         admit = hook.admit if hook.observe is None else await hook.observe(object_)

@@ -29,8 +29,16 @@ class PolicyRule(msgspec.Struct, frozen=True):
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
-def read_rule(resource: Resource) -> PolicyRule:
+def watch_rule(resource: Resource) -> PolicyRule:
     """Return the policy rule that a cache needs."""
+    return PolicyRule(resource, ("list", "watch"))
+
+
+def read_rule(resource: Resource) -> PolicyRule:
+    """Return the policy rule for a cache of objects that are also read one by one.
+
+    The executor reads an object after a write whose reply was lost.
+    """
     return PolicyRule(resource, ("get", "list", "watch"))
 
 

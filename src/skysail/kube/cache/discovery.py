@@ -10,11 +10,11 @@ from collections.abc import Callable
 import msgspec
 
 from skysail.kube.api.objects import Key, Object
-from skysail.kube.api.rbac import read_rule
+from skysail.kube.api.rbac import watch_rule
 from skysail.kube.api.resources import CRD, Resource
 from skysail.kube.cache.cache import Cache
 
-POLICY_RULES = (read_rule(CRD),)
+POLICY_RULES = (watch_rule(CRD),)
 
 
 class _Version(msgspec.Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -248,3 +248,93 @@ def test_planner_deleted_object_is_left_to_the_garbage_collector():
         {"metadata": {**METADATA, "deletionTimestamp": "2026-11-18T12:00:00Z"}, "spec": SPEC}, ModalFunction
     )
     assert planner.plan(snapshot(gone)).actions == ()
+
+
+def app_snapshot(root: ModalFunction | ModalEndpoint, **fields: Any) -> Snapshot:
+    found = snapshot(root, **fields)
+    assert found.desired is not None
+    return msgspec.structs.replace(found, desired=desired_module.as_app(found.desired, root))
+
+
+def template(found: Snapshot) -> Any:
+    (made,) = [
+        each for each in planner.plan(found).actions if isinstance(each, Apply) and each.resource.kind == "Deployment"
+    ]
+    assert made.manifest["spec"]["replicas"] == 1
+    return made.manifest["spec"]["template"]
+
+
+def test_app_of_an_endpoint_has_its_scale_and_no_probe():
+    found = app_snapshot(endpoint(min_replicas=2, max_replicas=5))
+    made = template(found)
+    written = made["metadata"]["annotations"]
+    assert written["modal-operator.io/app"] == "endpoint.fn,min=2,max=5,inputs=50,timeout=86400,port=0"
+    assert "readinessProbe" not in made["spec"]["containers"][0]
+    (service,) = [
+        each for each in planner.plan(found).actions if isinstance(each, Apply) and each.resource.kind == "Service"
+    ]
+    assert {port["appProtocol"] for port in service.manifest["spec"]["ports"]} == {"http"}
+    own = template(app_snapshot(endpoint(handler="serve", port=9000, code=None, command=["server"])))
+    assert own["metadata"]["annotations"]["modal-operator.io/app"].endswith("port=9000")
+
+
+def test_scale_of_an_app_is_a_new_pod_of_the_same_revision():
+    small, large = (template(app_snapshot(endpoint(max_replicas=count))) for count in (1, 9))
+    assert small["metadata"]["labels"] == large["metadata"]["labels"]
+    assert small["spec"] == large["spec"]
+    assert small["metadata"]["annotations"] != large["metadata"]["annotations"]
+
+
+def test_app_of_a_function_has_its_timeout_and_concurrency():
+    made = template(app_snapshot(function(timeout=77, concurrency=4)))
+    assert (
+        made["metadata"]["annotations"]["modal-operator.io/app"]
+        == "function.fn,min=0,max=10,inputs=4,timeout=77,port=0"
+    )
+
+
+@pytest.mark.parametrize(("hours", "period"), [(0, "0"), (19, "0"), (20, "1"), (41, "2")])
+def test_app_gets_a_new_claim_before_the_day_of_the_last_one_ends(hours: int, period: str):
+    created = (NOW - timedelta(hours=hours)).isoformat().replace("+00:00", "Z")
+    root = msgspec.convert(
+        {"metadata": {**METADATA, "creationTimestamp": created}, "spec": {**SPEC, "min_replicas": 1}}, ModalEndpoint
+    )
+    found = app_snapshot(root)
+    assert template(found)["metadata"]["annotations"]["skysail.dev/period"] == period
+    wait = planner.plan(found).requeue_after
+    assert wait is not None
+    assert 0 < wait <= 20 * 3600 + 1
+
+
+def test_status_of_an_app_has_its_persistent_url():
+    found = app_snapshot(endpoint())
+    assert found.desired is not None
+    revision = found.desired.revision
+    served = pod(revision, containerStatuses=[{"name": "main", "ready": True}])
+    annotations = {"modal-operator.io/function-url": "https://w--fn.modal.run", "modal-operator.io/app-id": "ap-1"}
+    served = msgspec.structs.replace(served, metadata=msgspec.structs.replace(served.metadata, annotations=annotations))
+    new = planner.plan(msgspec.structs.replace(found, deployment=deployment(revision), pods=(served,))).status
+    assert (new.endpoint_url, new.modal_app_id, new.phase) == ("https://w--fn.modal.run", "ap-1", "Ready")
+    gone = msgspec.structs.replace(found, object=msgspec.structs.replace(found.object, status=new))
+    assert planner.plan(gone).status.endpoint_url == "https://w--fn.modal.run"
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("HandlerNotFound", "HandlerNotFound"),
+        ("ErrImagePull", "ImagePullFailed"),
+        ("NameConflict", "NameConflict"),
+        ("StartError", "ImageWithoutPython"),
+        ("ServerExited", "CrashLoop"),
+    ],
+)
+def test_rejected_app_is_named(reason: str, expected: str):
+    own_server = {"handler": "serve", "code": None}
+    found = app_snapshot(endpoint(**(own_server if reason == "ServerExited" else {})))
+    assert found.desired is not None
+    rejected = pod(found.desired.revision, **ended(128, "Why it was rejected.", reason))
+    plan = planner.plan(msgspec.structs.replace(found, pods=(rejected,)))
+    (row,) = [row for row in plan.status.conditions if row.type == "Ready"]
+    assert row.reason == expected
+    assert "Why it was rejected." in row.message

@@ -73,6 +73,12 @@ def test_only_an_internal_address_is_ever_published():
     assert {row["type"] for row in registrar_module.status(ME, "")["addresses"]} == {"InternalIP"}
 
 
+def test_the_system_and_the_kernel_of_the_machine_are_published():
+    described = msgspec.structs.replace(ME, os_image="Debian GNU/Linux 12 (bookworm)", kernel_version="6.18.44")
+    info = registrar_module.status(described, "")["nodeInfo"]
+    assert (info["osImage"], info["kernelVersion"]) == ("Debian GNU/Linux 12 (bookworm)", "6.18.44")
+
+
 def test_features_are_sorted_because_the_server_refuses_others():
     features = registrar_module.status(ME, "")["declaredFeatures"]
     assert features == sorted(features)

@@ -11,7 +11,7 @@ import asyncio
 import re
 import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import msgspec
 from modal_proto import api_pb2
@@ -65,8 +65,12 @@ class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Build:
-    def __init__(self, image_id: str, layer: api_pb2.Image) -> None:
+    def __init__(self, image_id: str, app_id: str, layer: api_pb2.Image) -> None:
         self.id = image_id
+        self.app_id = app_id
+        self.task_id = ids.task_id(1)
+        self.started = time.time()
+        self.finished = 0.0
         self.layer = layer
         self.log = StreamLog()
         self.result: api_pb2.GenericResult | None = None
@@ -89,6 +93,7 @@ class ImageStore:
             "ImageGetOrCreate": self._get_or_create,
             "ImageJoinStreaming": self._join,
             "ImageFromId": self._from_id,
+            "ImageBuildChainGet": self._chain,
         }
 
     def config(self, image_id: str) -> ImageConfig:
@@ -111,7 +116,7 @@ class ImageStore:
         build = self._builds.get(self._by_layer.get(key, ""))
         failed = build is not None and build.result is not None and build.config is None
         if build is None or failed or request.force_build:
-            build = _Build(ids.identifier("im"), request.image)
+            build = _Build(ids.identifier("im"), request.app_id, request.image)
             self._builds[build.id] = build
             self._by_layer[key] = build.id
             build.task = asyncio.create_task(self._build(build))
@@ -143,6 +148,23 @@ class ImageStore:
         self.config(request.image_id)
         return api_pb2.ImageFromIdResponse(image_id=request.image_id, metadata=_metadata())
 
+    async def _chain(self, request: api_pb2.ImageBuildChainGetRequest, _: Call) -> api_pb2.ImageBuildChainGetResponse:
+        """Return the builds of an image and of the layers below it, lowest first. Their logs are those of tasks."""
+        chain = [self._find(request.image_id)]
+        while below := [base.image_id for base in chain[-1].layer.base_images]:
+            chain.append(self._find(below[0]))
+        reply = api_pb2.ImageBuildChainGetResponse()
+        for each in reversed(chain):
+            step = reply.build_steps.add(image_id=each.id, builder_app_id=each.app_id, builder_task_id=each.task_id)
+            step.started_at.FromNanoseconds(int(each.started * 1e9))
+            step.finished_at.FromNanoseconds(int((each.finished or time.time()) * 1e9))
+        return reply
+
+    def build_lines(self) -> Iterator[tuple[str, str, Line]]:
+        """Yield App, task and line of all build logs."""
+        for build in self._builds.values():
+            yield from ((build.app_id, build.task_id, line) for line in list(build.log.lines))
+
     async def _build(self, build: _Build) -> None:
         result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS)
         try:
@@ -153,6 +175,7 @@ class ImageStore:
                 status=api_pb2.GenericResult.GENERIC_STATUS_FAILURE, exitcode=1, exception=str(error)
             )
         build.result = result
+        build.finished = time.time()
         build.log.end(time.time())
 
     async def _configured(self, build: _Build) -> ImageConfig:

@@ -6,7 +6,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -107,7 +107,7 @@ class ModalStandIn:
         self.web = WebService(self._web_dependencies())
         self.calls.other_containers.append(self.web.containers)
         self._logs = LogService(self.apps, self.sandboxes)
-        self._logs.sources.append(self.calls.records)
+        self._logs.sources += [self.calls.records, self._build_records]
         self._router = CommandRouter(self.sandboxes, self.secrets, self._tokens)
         self._servers: list[Server] = []
 
@@ -184,6 +184,10 @@ class ModalStandIn:
         return WebServiceDependencies(
             apps=self.apps, functions=self._functions, specs=self._specs, gateway=gateway, tokens=tokens, web=web
         )
+
+    def _build_records(self) -> Iterator[LogRecord]:
+        for app_id, task_id, line in self._images.build_lines():
+            yield LogRecord(line=line, app_id=app_id, task_id=task_id)
 
     def _record_web_line(self, app_id: str, function_id: str, task_id: str, line: Line) -> None:
         self.calls.add_record(LogRecord(line=line, app_id=app_id, task_id=task_id, function_id=function_id))

@@ -176,7 +176,7 @@ async def _stream(request: web.BaseRequest, call: WebCall, start: api_pb2.Asgi.H
                 await answer.write(body.body)
             except OSError:
                 await call.send(Asgi(http_disconnect=Asgi.HttpDisconnect()))
-                raise
+                return answer
         has_more = body.more_body
     with contextlib.suppress(OSError):
         await answer.write_eof()

@@ -56,9 +56,11 @@ async def _exchange(request: web.Request, connection: PortConnection) -> web.Str
     status, headers = head
     response = web.StreamResponse(status=status, headers=headers)
     await response.prepare(request)
-    while rest:
+    # The head may come without a part of the body, so an empty rest is not the end.
+    if rest:
         await response.write(rest)
-        rest = await connection.read()
+    while data := await connection.read():
+        await response.write(data)
     await response.write_eof()
     return response
 

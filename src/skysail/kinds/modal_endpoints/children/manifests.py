@@ -56,6 +56,9 @@ def labels(owner: Object) -> dict[str, str]:
 def service(owner: Object, desired: Desired) -> Manifest:
     # By name: during a rollout old pods still listen on their old port.
     target = {"targetPort": _PORT_NAME, "protocol": "TCP"}
+    if desired.app is not None:
+        # An App has no ports: the bridge calls its URL.
+        target["appProtocol"] = "http"
     ports = [{"name": "http", "port": _HTTP_PORT, **target}]
     if desired.port != _HTTP_PORT:
         ports.append({"name": "server", "port": desired.port, **target})
@@ -78,8 +81,12 @@ def config_map(owner: Object, desired: Desired) -> Manifest:
     }
 
 
-def deployment(owner: Object, desired: Desired) -> Manifest:
-    """Return the Deployment. Old containers serve until new ones are ready, so an update fails no request."""
+def deployment(owner: Object, desired: Desired, period: int) -> Manifest:
+    """Return the Deployment. Old containers serve until new ones are ready, so an update fails no request.
+
+    A pod of an App stands for the claim that pays for it. A new pod takes the App over, and deploys only if the
+    revision has changed.
+    """
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,
@@ -90,7 +97,7 @@ def deployment(owner: Object, desired: Desired) -> Manifest:
             "progressDeadlineSeconds": _PROGRESS_SECONDS,
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "selector": {"matchLabels": selector(owner)},
-            "template": {"metadata": _pod_metadata(owner, desired), "spec": _pod_spec(owner, desired)},
+            "template": {"metadata": _pod_metadata(owner, desired, period), "spec": _pod_spec(owner, desired)},
         },
     }
 
@@ -99,10 +106,12 @@ def _metadata(owner: Object, name: str) -> Manifest:
     return {"name": name, "namespace": owner.metadata.namespace, "labels": labels(owner)}
 
 
-def _pod_metadata(owner: Object, desired: Desired) -> Manifest:
+def _pod_metadata(owner: Object, desired: Desired, period: int) -> Manifest:
     annotations = {Annotation.OFFLOAD.value: "modal"}
     if desired.gpu:
         annotations[Annotation.MODAL_GPU.value] = f"{desired.gpu}:{desired.gpu_count}"
+    if desired.app is not None:
+        annotations |= {Annotation.MODAL_APP.value: desired.app.text, Annotation.PERIOD.value: str(period)}
     return {"labels": {**labels(owner), Label.REVISION.value: desired.revision}, "annotations": annotations}
 
 
@@ -116,8 +125,10 @@ def _pod_spec(owner: Object, desired: Desired) -> Manifest:
         "env": _env(desired),
         "ports": [{"name": _PORT_NAME, "containerPort": desired.port}],
         "resources": {"limits": limits},
-        "readinessProbe": {"tcpSocket": {"port": desired.port}, "periodSeconds": 1, "failureThreshold": 3},
     }
+    if desired.app is None:
+        # An App runs only after a container of it has answered.
+        container["readinessProbe"] = {"tcpSocket": {"port": desired.port}, "periodSeconds": 1, "failureThreshold": 3}
     spec: Manifest = {
         "containers": [container],
         "automountServiceAccountToken": False,

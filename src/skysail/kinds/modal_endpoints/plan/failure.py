@@ -15,6 +15,12 @@ HANDLER_NOT_FOUND = 78
 # Exit codes of shells and container runtimes for a program that does not exist or cannot be executed.
 _NOT_EXECUTABLE = {126, 127, 128}
 _START_ERRORS = {"StartError", "ContainerCannotRun"}
+# Reasons for which a cloud rejects an App, with ours.
+_REJECTED = {
+    "HandlerNotFound": Reason.HANDLER_NOT_FOUND,
+    "ErrImagePull": Reason.IMAGE_PULL_FAILED,
+    "NameConflict": Reason.NAME_CONFLICT,
+}
 # Reasons that a retry does not heal: the user has to change something.
 _FATAL = {
     Reason.HANDLER_NOT_FOUND,
@@ -22,6 +28,7 @@ _FATAL = {
     Reason.CONFIG_MISSING,
     Reason.CRASH_LOOP,
     Reason.IMAGE_PULL_FAILED,
+    Reason.NAME_CONFLICT,
     Reason.PODS_REJECTED,
     Reason.QUOTA_EXCEEDED,
 }
@@ -64,13 +71,18 @@ def _of_pod(pod: Pod, image: str, *, is_own_server: bool) -> Problem | None:
     refusal = pod.offload_refusal
     if refusal is not None and not pod.spec.node_name:
         return Problem(refusal.reason, refusal.message)
+    if any(each.state.waiting and each.state.waiting.reason == Reason.REPLY_LOST for each in pod.containers):
+        return None  # the next inventories show whether the launch succeeded
     pending = pod_pending.pending_reason(pod, f"Pod {pod.metadata.name}")
     return Problem(pending.reason, pending.message) if pending is not None else None
 
 
 def _of_end(end: Terminated, image: str, *, is_own_server: bool) -> Problem:
     message = pod_pending.truncate(end.message) if end.message else ""
-    if end.exit_code == HANDLER_NOT_FOUND and not is_own_server:
+    rejected = _REJECTED.get(end.reason)
+    if rejected is not None and rejected is not Reason.HANDLER_NOT_FOUND:
+        return Problem(rejected, message)
+    if (rejected is not None or end.exit_code == HANDLER_NOT_FOUND) and not is_own_server:
         return Problem(Reason.HANDLER_NOT_FOUND, f"{message} Set spec.code, or use an image that has the module.")
     is_missing = end.exit_code in _NOT_EXECUTABLE or end.reason in _START_ERRORS
     if is_missing and not is_own_server:

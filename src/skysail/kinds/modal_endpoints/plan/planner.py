@@ -7,6 +7,7 @@ ready. So an update that fails changes nothing for callers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 from skysail.base.names import Condition
@@ -23,6 +24,8 @@ from skysail.kube.api.resources import CONFIG_MAP, DEPLOYMENT, SERVICE
 
 # A ConfigMap of the user is not watched, so it is read at intervals.
 _CODE_SECONDS = 15.0
+# A claim pays for at most a day. Before its end, a new pod with a new claim takes the App over.
+_PERIOD = timedelta(hours=20)
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -32,13 +35,28 @@ def plan(snapshot: Snapshot) -> Plan:
         return Plan(actions=finalizers.remove_legacy_finalizers(snapshot.kind.resource, root))
     actions = tuple(_actions(snapshot, snapshot.desired)) if snapshot.desired is not None else ()
     new = status_module.status(snapshot, failure.find(snapshot))
-    has_reference = root.spec.code is not None and root.spec.code.config_map_ref is not None
     return Plan(
-        actions=actions,
-        status=new,
-        events=status_module.events(snapshot, new),
-        requeue_after=_CODE_SECONDS if has_reference else None,
+        actions=actions, status=new, events=status_module.events(snapshot, new), requeue_after=_next_look(snapshot)
     )
+
+
+def _next_look(snapshot: Snapshot) -> float | None:
+    code = snapshot.object.spec.code
+    if code is not None and code.config_map_ref is not None:
+        return _CODE_SECONDS
+    if snapshot.desired is None or snapshot.desired.app is None:
+        return None
+    return (_PERIOD - _age(snapshot) % _PERIOD).total_seconds() + 1.0
+
+
+def _period(snapshot: Snapshot) -> int:
+    """Return the number of the period, from 0. It depends on the object alone, so all processes agree."""
+    return _age(snapshot) // _PERIOD
+
+
+def _age(snapshot: Snapshot) -> timedelta:
+    created = snapshot.object.metadata.creation_timestamp
+    return max(snapshot.now - datetime.fromisoformat(created), timedelta()) if created else timedelta()
 
 
 def on_rejected(snapshot: Snapshot, event: Event) -> Plan:
@@ -58,7 +76,7 @@ def _actions(snapshot: Snapshot, desired: Desired) -> Iterator[Action]:
     if desired.files:
         yield Create(CONFIG_MAP, manifests.config_map(snapshot.object, desired), owner)
     yield Apply(SERVICE, manifests.service(snapshot.object, desired), owner, enforce=True)
-    yield Apply(DEPLOYMENT, manifests.deployment(snapshot.object, desired), owner, enforce=True)
+    yield Apply(DEPLOYMENT, manifests.deployment(snapshot.object, desired, _period(snapshot)), owner, enforce=True)
     deployment = snapshot.deployment
     if deployment is None or not deployment.is_rolled_out(desired.revision):
         return

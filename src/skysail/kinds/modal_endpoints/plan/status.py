@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.base.names import Condition, EventReason, Reason
+from skysail.base.names import Annotation, Condition, EventReason, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core import conditions
 from skysail.core.actions import Event
@@ -14,6 +14,7 @@ from skysail.kinds.modal_endpoints.children import manifests
 from skysail.kinds.modal_endpoints.plan.failure import Problem
 from skysail.kinds.modal_endpoints.snapshot import Snapshot
 from skysail.kinds.modal_endpoints.types import MODAL_ENDPOINT
+from skysail.kube.api.workloads import oldest_first
 
 _DEPLOYING = "The new revision is being deployed."
 
@@ -59,6 +60,20 @@ def events(snapshot: Snapshot, new: Any) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def _address(snapshot: Snapshot, known: str) -> str:
+    """Return the URL for the status: that of the App, which is persistent, or that of the Service."""
+    if snapshot.desired is None or snapshot.desired.app is None:
+        return known or url(snapshot)
+    return _written(snapshot, Annotation.MODAL_FUNCTION_URL) or known
+
+
+def _written(snapshot: Snapshot, annotation: Annotation) -> str:
+    """Return an annotation that the newest ready pod got from its claim, or an empty string."""
+    ready = [pod for pod in oldest_first(snapshot.pods) if any(container.ready for container in pod.containers)]
+    values = ((pod.metadata.annotations or {}).get(annotation, "") for pod in reversed(ready))
+    return next(filter(None, values), "")
+
+
 def url(snapshot: Snapshot) -> str:
     name = manifests.service_name(snapshot.object)
     return f"http://{name}.{snapshot.object.metadata.namespace}.svc.cluster.local"
@@ -96,16 +111,17 @@ def _phase(snapshot: Snapshot, *, is_serving: bool, problem: Problem | None) -> 
 
 
 def _fields(snapshot: Snapshot, new: Any, phase: str, available: int, problem: Problem | None) -> Any:
-    common = {"phase": phase, "simulated": snapshot.is_simulated}
+    app_id = _written(snapshot, Annotation.MODAL_APP_ID) or new.modal_app_id
+    common = {"phase": phase, "simulated": snapshot.is_simulated, "modal_app_id": app_id}
     if snapshot.kind is MODAL_ENDPOINT:
-        known = new.endpoint_url or (url(snapshot) if available else "")
+        known = _address(snapshot, new.endpoint_url) if available else new.endpoint_url
         return msgspec.structs.replace(new, **common, endpoint_url=known, ready_replicas=available)
     now = timestamp(snapshot.now)
     message = _served(snapshot) if available else problem.message if problem else _DEPLOYING
     return msgspec.structs.replace(
         new,
         **common,
-        function_url=new.function_url or (url(snapshot) if available else ""),
+        function_url=_address(snapshot, new.function_url) if available else new.function_url,
         message=message,
         created_at=new.created_at or now,
         deployed_at=new.deployed_at or (now if available else ""),

@@ -30,4 +30,6 @@ def _annotations(claim: CloudInstance) -> dict[str, str]:
     if status.app_id:
         found[Annotation.MODAL_APP_ID.value] = status.app_id
         found[Annotation.MODAL_LOG_URL.value] = f"{_LOG_URL}/{status.app_id}"
+    if status.url:
+        found[Annotation.MODAL_FUNCTION_URL.value] = status.url
     return found

@@ -9,7 +9,14 @@ import msgspec
 
 from skysail.base.names import EventReason
 from skysail.core.actions import Event
-from skysail.kinds.training.api.training_job import Attempt, CloudPlacement, LatestCheckpoint, TrainingJobStatus
+from skysail.kinds.training.api.training_job import (
+    Attempt,
+    CloudPlacement,
+    LatestCheckpoint,
+    TrainingJobSpec,
+    TrainingJobStatus,
+)
+from skysail.kinds.training.children.volumes import checkpoint_directory
 from skysail.kinds.training.snapshot import AttemptState, Snapshot
 
 CLUSTER = "cluster"
@@ -22,16 +29,32 @@ def record(snapshot: Snapshot, attempt: AttemptState, status: TrainingJobStatus)
     return msgspec.structs.replace(changed, cloud=_placement(snapshot, attempt, changed))
 
 
+def retention_events(spec: TrainingJobSpec, before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[Event, ...]:
+    """Return the event about a volume of a cloud that stays although the spec asks for its deletion."""
+    retain = spec.checkpoint.retain if spec.checkpoint is not None else "Always"
+    place = _new_place(before, after)
+    if retain == "Always" or place in {None, CLUSTER} or not checkpoint_directory(spec):
+        return ()
+    message = (
+        f"spec.checkpoint.retain is {retain}, but the volume for checkpoints at {place} outlives the TrainingJob: "
+        f"delete it at {place} yourself."
+    )
+    return (Event(EventReason.CLOUD_VOLUME_RETAINED, message, warning=True),)
+
+
+def _new_place(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:
+    """Return the place of the newest attempt, when it becomes known; None otherwise."""
+    new = after.attempts[-1] if after.attempts else None
+    if new is None or any(old.number == new.number and old.provider is not None for old in before.attempts):
+        return None
+    return new.provider
+
+
 def events(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[Event, ...]:
     """Return the event about a checkpoint that was left behind, when the place of an attempt becomes known."""
-    new = after.attempts[-1] if after.attempts else None
-    if (
-        new is None
-        or new.provider is None
-        or any(old.number == new.number and old.provider is not None for old in before.attempts)
-    ):
+    if _new_place(before, after) is None:
         return ()
-    checkpoint = before.checkpoint
+    new, checkpoint = after.attempts[-1], before.checkpoint
     if checkpoint is None or _place_of(checkpoint) == new.provider:
         return ()
     there = "in the cluster" if new.provider == CLUSTER else f"at {new.provider}"

@@ -125,7 +125,10 @@ def _plan_active_attempt(snapshot: Snapshot, attempt: AttemptState) -> Plan:
     made = (
         _continue_attempt(snapshot, attempt, current) if ending is None else _close_attempt(snapshot, current, ending)
     )
-    notes = cloud_placement.events(previous, current)
+    notes = (
+        *cloud_placement.events(previous, current),
+        *cloud_placement.retention_events(job.spec, previous, current),
+    )
     return msgspec.structs.replace(made, events=(*notes, *made.events)) if notes else made
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from skysail.kube.api.rbac import cluster_role, read_rule
 from skysail.kube.api.resources import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, NAMESPACE, POD, Resource
-from skysail.local.control_plane.pki import SERVICE_PROXY
 from skysail.local.network.policy.network_policies import NETWORK_POLICY
 
 ADMISSION_POLICY = Resource(
@@ -30,15 +29,15 @@ Manifest = dict[str, Any]
 Row = tuple[Resource, Manifest]
 
 
-def rights() -> tuple[Row, ...]:
-    """Return the rights to read policies, pods and namespaces, for the user of the service proxy."""
+def rights(user: str) -> tuple[Row, ...]:
+    """Return the rights to read policies, pods and namespaces, for the user of the node's network."""
     role = cluster_role(_NAME, map(read_rule, (NETWORK_POLICY, POD, NAMESPACE)), {})
     binding = {
         "apiVersion": CLUSTER_ROLE_BINDING.api_version,
         "kind": CLUSTER_ROLE_BINDING.kind,
         "metadata": {"name": _NAME},
         "roleRef": {"apiGroup": CLUSTER_ROLE.group, "kind": CLUSTER_ROLE.kind, "name": _NAME},
-        "subjects": [{"apiGroup": CLUSTER_ROLE.group, "kind": "User", "name": SERVICE_PROXY.name}],
+        "subjects": [{"apiGroup": CLUSTER_ROLE.group, "kind": "User", "name": user}],
     }
     return (CLUSTER_ROLE, role), (CLUSTER_ROLE_BINDING, binding)
 

@@ -1,0 +1,1 @@
+"""Web Apps at Modal: deployed Apps whose containers Modal scales."""

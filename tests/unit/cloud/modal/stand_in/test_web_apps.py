@@ -1,0 +1,178 @@
+"""Web Apps of the account, against the stand-in: deploys, updates, scales and ends of one App."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import modal
+import pytest
+
+from skysail.cloud.account import LaunchSpec, Member
+from skysail.cloud.errors import Gone, Rejected, Throttled
+from skysail.cloud.modal.account import ModalAccount
+from skysail.cloud.modal.stand_in.faults import Fault
+from skysail.cloud.provider import Container, File, Mount, Pod, ProjectedFiles, ResourceLimits, Volume
+from skysail.cloud.simulated import billing
+from skysail.runtimes import handler_server
+from tests.support.modal import IMAGE, PYTHON_IMAGE, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.modal import StandInHarness
+
+CLUSTER = "0f6d1f0e-9d54-4d2d-8a3a-222222222222"
+CODE = "import os\ndef handler(x='1'):\n    return {'x': x, 'value': os.environ['VALUE']}\n"
+
+
+@pytest.fixture
+async def account(cloud: StandInHarness) -> AsyncIterator[ModalAccount]:
+    opened = open_account(cloud)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def test_app_is_deployed_updated_scaled_and_ended_under_one_address(cloud: StandInHarness, account: ModalAccount):
+    nonce = secrets.token_hex(8)
+    first = await account.create(launch("c1", env={"VALUE": nonce}))
+    assert (first.claim, first.state) == ("c1", "running")
+    assert await call(cloud, account, first.id, "/?x=2") == {"x": "2", "value": nonce}
+    uploaded = [file.filename for files in cloud.stand_in._mounts._mounts.values() for file in files]
+    assert all(name.endswith(("handler_server.py", "app.py")) for name in uploaded), uploaded
+    second = await account.create(launch("c2", env={"VALUE": "new"}))
+    assert second.url == first.url
+    assert (await call(cloud, account, second.id))["value"] == "new"
+    assert {row.claim for row in (await account.list()).instances} == {"c1", "c2"}
+    deploys = cloud.stand_in.log.counts()["AppPublish"]
+    third = await account.create(launch("c3", env={"VALUE": "new"}, scale="min=1,max=3"))
+    assert cloud.stand_in.log.counts()["AppPublish"] == deploys
+    assert third.usd_per_hour == pytest.approx(3 * second.usd_per_hour)
+    await account.terminate(first.id, 0)
+    await account.terminate(second.id, 0)
+    assert (await call(cloud, account, third.id))["value"] == "new"
+    assert live_apps(cloud) == 1
+    await account.terminate(third.id, 0)
+    assert live_apps(cloud) == 0
+    with pytest.raises(Gone):
+        await account.terminate(third.id, 0)
+    ended = await account.get(third.id)
+    assert ended is not None
+    assert ended.state == "ended"
+    assert ended.usd_total is not None
+    await eventually(lambda: billing.billable(cloud.ledger.rows) == ())
+
+
+async def test_broken_update_is_named_and_the_last_good_revision_serves(cloud: StandInHarness, account: ModalAccount):
+    with pytest.raises(Rejected) as error:
+        await account.create(launch("c1", code="import no_such_module\n"))
+    assert error.value.reason == "HandlerNotFound"
+    assert "no_such_module" in str(error.value)
+    assert live_apps(cloud) == 0
+    good = await account.create(launch("c2", env={"VALUE": "good"}))
+    for broken, reason in (
+        (launch("c3", handler="app.missing"), "HandlerNotFound"),
+        (launch("c4", image="missing:1"), "ErrImagePull"),
+        (launch("c5", image=IMAGE), "StartError"),
+    ):
+        with pytest.raises(Rejected) as error:
+            await account.create(broken)
+        assert error.value.reason == reason, str(error.value)
+        if reason == "ErrImagePull":
+            assert "End of the build log: => FROM missing:1" in str(error.value)
+        assert live_apps(cloud) == 1
+        assert (await call(cloud, account, good.id))["value"] == "good"
+    assert {row.claim for row in (await account.list()).instances if row.state != "ended"} == {"c2"}
+    await account.terminate(good.id, 0)
+
+
+async def test_own_server_of_the_image_runs_as_an_app(cloud: StandInHarness, account: ModalAccount):
+    command = ("python", "-m", "http.server", "8123")
+    made = await account.create(launch("c1", command=command, options="web,port=8123"))
+    address = await account.http_address(made.id, 8123)
+    async with session(cloud) as http, http.get(address.url, headers=dict(address.headers)) as reply:
+        assert reply.status == 200
+    async with session(cloud) as http, http.get(address.url) as reply:
+        assert reply.status == 401
+    with pytest.raises(Rejected) as error:
+        await account.create(launch("c2", command=("python", "-c", "raise SystemExit(9)"), options="web,port=8124"))
+    assert error.value.reason == "ServerExited"
+    assert "exit code 9" in str(error.value)
+    await account.terminate(made.id, 0)
+
+
+async def test_foreign_app_quota_and_lost_answers_are_told_apart(cloud: StandInHarness, account: ModalAccount):
+    cloud.inject(Fault(rpc="AppPublish", kind="exhausted"))
+    with pytest.raises(Throttled):
+        await account.create(launch("c1"))
+    assert live_apps(cloud) == 0
+    made = await account.create(launch("c1"))
+    again = await account.create(launch("c1"))
+    assert again.id == made.id
+    app = await modal.App.lookup.aio(app_name(cloud), client=await cloud.client())
+    await app.set_tags.aio({"owner": "somebody"})
+    with pytest.raises(Rejected) as error:
+        await account.create(launch("c2"))
+    assert error.value.reason == "NameConflict"
+    await app.stop.aio()
+
+
+def launch(  # noqa: PLR0913 (each for some test)
+    claim: str,
+    *,
+    code: str = CODE,
+    handler: str = "app.handler",
+    image: str = PYTHON_IMAGE,
+    env: dict[str, str] | None = None,
+    scale: str = "min=0,max=1",
+    command: tuple[str, ...] = (),
+    options: str = "",
+) -> LaunchSpec:
+    variables = {"SKYSAIL_HANDLER": handler, "SKYSAIL_RETURNS": "json", "PYTHONPATH": "/skysail", "VALUE": ""}
+    container = Container(
+        name="main",
+        image=image,
+        command=command,
+        env=tuple({**variables, **(env or {})}.items()),
+        mounts=(Mount(volume="code", path="/skysail", read_only=True),),
+        limits=ResourceLimits(cpu=1.0, memory=2**28),
+    )
+    volumes = (Volume("code", ProjectedFiles((File("app.py", code.encode()),))),)
+    pod = Pod(uid="u", namespace="team", name="pod", hostname="pod", volumes=volumes)
+    return LaunchSpec(
+        claim=claim,
+        cluster=CLUSTER,
+        members=(Member(pod, container),),
+        max_lifetime=3600.0,
+        options=(("modal-app", options or f"web,{scale}"),),
+    )
+
+
+async def call(cloud: StandInHarness, account: ModalAccount, instance: str, path: str = "/") -> Any:
+    address = await account.http_address(instance, 8000)
+    async with session(cloud) as http, http.get(f"{address.url}{path}", headers=dict(address.headers)) as reply:
+        assert reply.status == 200, await reply.text()
+        return await reply.json()
+
+
+def session(cloud: StandInHarness) -> aiohttp.ClientSession:
+    context = ssl.create_default_context(cafile=str(cloud.ca))
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
+
+
+def live_apps(cloud: StandInHarness) -> int:
+    return sum(app.is_live for app in cloud.stand_in.apps.apps.values())
+
+
+def app_name(cloud: StandInHarness) -> str:
+    return next(app.name for app in cloud.stand_in.apps.apps.values() if app.is_live)
+
+
+def open_account(cloud: StandInHarness) -> ModalAccount:
+    credentials = {"token_id": cloud.credentials.token_id, "token_secret": cloud.credentials.token_secret}
+    return ModalAccount(credentials, cluster=CLUSTER, shim=Path(handler_server.__file__))

@@ -15,7 +15,7 @@ from bench.workload import SENT
 from skysail.base.metrics import Metrics
 from skysail.core.actions import Event, Plan
 from skysail.core.controller import Controller
-from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.executor import CacheRegistry, Executor
 from skysail.core.fence import AlwaysLeader
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.objects import Key, Object
@@ -91,9 +91,9 @@ class WithSkysail:
         client = Client(self._transport)
         self._jobs = Cache(TRAINING_JOB.resource, TrainingJob, {"uid": index_by_uid})
         self._pods = Cache(POD, Pod, {"owner": index_by_owner})
-        performer = Performer(client, CacheRegistry(self._jobs, self._pods), AlwaysLeader())
+        executor = Executor(client, CacheRegistry(self._jobs, self._pods), AlwaysLeader())
         controller = _Controller(self._jobs, self._pods, self.ledger)
-        self._loop = Controller(controller, performer, self, rng=rng, metrics=Metrics())
+        self._loop = Controller(controller, executor, self, rng=rng, metrics=Metrics())
         self._jobs.subscribe(self._loop.enqueue_object)
         self._pods.subscribe(self._pod_changed)
         self._reflectors: list[Reflector[Any]] = [

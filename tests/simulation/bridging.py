@@ -9,7 +9,7 @@ from skysail.claims.bridging.bridge_addresses import BridgeAddresses
 from skysail.claims.bridging.bridge_ports import BridgePorts
 from skysail.claims.bridging.endpoint_slices import ENDPOINT_SLICE
 from skysail.claims.types import CLOUD_INSTANCE
-from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.executor import CacheRegistry, Executor
 from skysail.kinds.cloud_services.caches import Caches
 from skysail.kinds.cloud_services.reconciler import CloudServiceReconciler
 from skysail.kinds.cloud_services.tunnel_reconciler import TunnelReconciler
@@ -41,10 +41,10 @@ class BridgeOperator(CloudOperator):
         reconciler = CloudServiceReconciler(
             caches, self.claims, ports, addresses, reachable={VENDOR.name: True}, now=process.now
         )
-        performer = Performer(process.client, CacheRegistry(caches.services, caches.slices, self.claims), process)
-        reconciler.connect(process.add_controller(reconciler, performer))
+        executor = Executor(process.client, CacheRegistry(caches.services, caches.slices, self.claims), process)
+        reconciler.connect(process.add_controller(reconciler, executor))
         tunnels = TunnelReconciler(caches, process.now)
-        tunnels.connect(process.add_controller(tunnels, performer))
+        tunnels.connect(process.add_controller(tunnels, executor))
         process.background.append(ports.run)
 
 

@@ -212,7 +212,7 @@ class CloudOperator:
             claim_settings=claim_settings,
             deps=around,
         )
-        process.performer.clouds = self.bureau.calls
+        process.executor.clouds = self.bureau.calls
         controller = process.control(self.bureau.controller, claims)
         self.bureau.on_change(controller.queue.add)
         limits = self.bureau.limits
@@ -237,7 +237,7 @@ class CloudOperator:
         process.background += [
             broadcaster.run,
             self.keeper.run,
-            lambda: self.bureau.run(process.performer.terminate_instance),
+            lambda: self.bureau.run(process.executor.terminate_instance),
         ]
 
     def connect(self, process: Process, cluster: str) -> FaultyCloud:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skysail.base.rate_limiter import Ration
 from skysail.core.controller import Controller
-from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.executor import CacheRegistry, Executor
 from skysail.core.fence import Fenced, FencedTransport
 from skysail.kube.cache.audit import audit
 from skysail.kube.cache.cache import Cache
@@ -53,7 +53,7 @@ class Process:
         self.now = now
         self.rng = random.Random(seed)
         self._caches = CacheRegistry()
-        self.performer = Performer(self.client, self._caches, self)
+        self.executor = Executor(self.client, self._caches, self)
         self._is_deposed = False
         self._reflectors: list[tuple[Cache[Any], Reflector[Any]]] = []
         self._informers: Informers | None = None
@@ -73,7 +73,7 @@ class Process:
         self._reflectors.append((cache, Reflector(self.client, cache, rng=self.rng)))
 
     def fill_only(self, cache: Cache[Any]) -> None:
-        """Keep a cache current that only a performer of its own knows."""
+        """Keep a cache current that only a executor of its own knows."""
         self._reflectors.append((cache, Reflector(self.client, cache, rng=self.rng)))
 
     def discover(self, caches: Iterable[Cache[Any]]) -> Discovery:
@@ -88,15 +88,15 @@ class Process:
         self, reconciler: Reconciler[Any], own: Cache[Any], children: Iterable[Cache[Any]] = ()
     ) -> Controller[Any]:
         """Look at an object when it changes, and when something that it controls does."""
-        controller = self.add_controller(reconciler, self.performer)
+        controller = self.add_controller(reconciler, self.executor)
         own.subscribe(controller.enqueue_object)
         for cache in children:
             controller.watch_owned(cache, own)
         return controller
 
-    def add_controller(self, reconciler: Reconciler[Any], performer: Performer) -> Controller[Any]:
+    def add_controller(self, reconciler: Reconciler[Any], executor: Executor) -> Controller[Any]:
         """Return a controller that is subscribed to nothing yet."""
-        controller = Controller(reconciler, performer, self, rng=self.rng, metrics=self)
+        controller = Controller(reconciler, executor, self, rng=self.rng, metrics=self)
         controller.status_limiter = Ration(rate=_A_SECOND, burst=1.0)
         controller.status_limiter.try_acquire(0.0)  # who comes first waits as well
         self._loops.append(controller)

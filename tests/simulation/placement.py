@@ -99,8 +99,8 @@ class PlacementOperator(CloudOperator):
         )
         for cache in self.module.new_caches:
             process.fill_only(cache)
-        self.module.pods.connect(process.add_controller(self.module.pods, self.module.performer))
-        self.module.jobs.connect(process.add_controller(self.module.jobs, self.module.performer))
+        self.module.pods.connect(process.add_controller(self.module.pods, self.module.executor))
+        self.module.jobs.connect(process.add_controller(self.module.jobs, self.module.executor))
 
 
 async def ask(api: Api) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.executor import CacheRegistry, Executor
 from skysail.kinds.modal_endpoints.caches import Caches as EndpointCaches
 from skysail.kinds.modal_endpoints.reconciler import AccountFacts, EndpointReconciler
 from skysail.kinds.modal_endpoints.types import KINDS as ENDPOINT_KINDS
@@ -48,11 +48,11 @@ def add_endpoints(process: Process, *, has_apps: bool) -> None:
     every = (*caches.owners.values(), *caches.children)
     for cache in every:
         process.fill_only(cache)
-    performer = Performer(process.client, CacheRegistry(*every), process)
+    executor = Executor(process.client, CacheRegistry(*every), process)
     account = AccountFacts(is_simulated=True, has_apps=has_apps)
     for kind in ENDPOINT_KINDS:
         reconciler = EndpointReconciler(kind, process.client, caches, process.now, shim=_SHIM, account=account)
-        controller = process.add_controller(reconciler, performer)
+        controller = process.add_controller(reconciler, executor)
         owners = caches.owners[kind]
         owners.subscribe(controller.enqueue_object)
         caches.connect(controller, owners)

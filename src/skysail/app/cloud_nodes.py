@@ -93,7 +93,7 @@ class CloudNode:
         self._settings = settings
         self._provider = provider
         self._inventory = manager.listings[settings.provider]
-        self._collector = manager.sweepers[settings.provider]
+        self._collector = manager.orphan_collectors[settings.provider]
         self._deps = deps
 
     def _requirements(self, uid: str) -> CloudRequirements:

@@ -11,7 +11,7 @@ from skysail.claims.bridging.bridge_ports import BridgePorts
 from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.manager import ClaimManager
 from skysail.claims.types import CloudInstance
-from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.executor import CacheRegistry, Executor
 from skysail.core.fence import Fence
 from skysail.kinds.cloud_services.caches import Caches
 from skysail.kinds.cloud_services.reconciler import CloudServiceReconciler
@@ -45,7 +45,7 @@ class CloudServicesModule:
             self.caches, claims, self.ports, self.addresses, reachable=reachable, now=deps.now
         )
         self.tunnels = TunnelReconciler(self.caches, deps.now)
-        self.performer = Performer(client, CacheRegistry(self.caches.services, self.caches.slices, claims), fence)
+        self.executor = Executor(client, CacheRegistry(self.caches.services, self.caches.slices, claims), fence)
 
     @property
     def new_caches(self) -> tuple[Cache[Any], ...]:

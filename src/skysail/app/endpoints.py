@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skysail.base import clock
 from skysail.core import executor
-from skysail.core.executor import Performer
+from skysail.core.executor import Executor
 from skysail.core.fence import Fence
 from skysail.kinds.modal_endpoints.caches import Caches
 from skysail.kinds.modal_endpoints.reconciler import AccountFacts, EndpointReconciler
@@ -16,7 +16,7 @@ from skysail.runtimes import handler_server
 
 
 class EndpointsModule:
-    """Builds the parts for endpoints. They have their own performer, because its caches hold the children of them."""
+    """Builds the parts for endpoints. They have their own executor, because its caches hold the children of them."""
 
     def __init__(self, client: Client, fence: Fence, *, account: AccountFacts) -> None:
         self.caches = Caches.create()
@@ -25,6 +25,6 @@ class EndpointsModule:
         self.reconcilers = tuple(
             EndpointReconciler(kind, client, self.caches, clock.now, shim=shim, account=account) for kind in KINDS
         )
-        self.performer = Performer(
+        self.executor = Executor(
             client, executor.CacheRegistry(*self.caches.owners.values(), *self.caches.children), fence
         )

@@ -14,7 +14,7 @@ from skysail.claims.manager import ClaimManager
 from skysail.claims.types import CloudInstance
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features
-from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.executor import CacheRegistry, Executor
 from skysail.core.fence import Fence
 from skysail.kinds.offload import placement_webhook
 from skysail.kinds.offload.caches import Caches
@@ -49,7 +49,7 @@ class OffloadModule:
         )
         self.pods = PodReconciler(self.caches, self.observer, config, deps.now)
         self.jobs = JobReconciler(self.caches.jobs, claims)
-        self.performer = Performer(client, CacheRegistry(self.caches.pods, self.caches.jobs), fence)
+        self.executor = Executor(client, CacheRegistry(self.caches.pods, self.caches.jobs), fence)
         self.hooks = placement_webhook.hooks(self.observer, config)
         manager.offers.on_change(self.pods.enqueue_all)
 

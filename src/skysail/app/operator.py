@@ -50,7 +50,7 @@ from skysail.cloud.account import CloudAccount, ReportsProgress
 from skysail.cloud.images import ImageReader
 from skysail.core.actions import Event
 from skysail.core.controller import Controller, Reconciler
-from skysail.core.executor import CacheRegistry, Performer
+from skysail.core.executor import CacheRegistry, Executor
 from skysail.core.fence import Fenced, FencedTransport
 from skysail.kinds.modal_endpoints.reconciler import AccountFacts
 from skysail.kinds.offload.reconciler import CloudPodReconciler
@@ -137,7 +137,7 @@ class Operator:
         self._webhook_server = WebhookServer(self._client, settings, lambda: self._elector.is_leader)
         self._audits = Audits(self._informers, settings.resync_seconds, self._rng)
         self._cache_registry = CacheRegistry()
-        self._performer = Performer(self._client, self._cache_registry, self)
+        self._executor = Executor(self._client, self._cache_registry, self)
         self._controllers: list[tuple[tuple[Cache[Any], ...], Controller[Any]]] = []
         self._training_module = self._add_training()
         self._serving_module = self._add_serving()
@@ -251,7 +251,7 @@ class Operator:
         for reconciler in serving_module.reconcilers:
             models = serving_module.caches.models[reconciler.kind]
             controller = self._add_controller(
-                reconciler, models, *serving_module.caches.children, performer=serving_module.performer
+                reconciler, models, *serving_module.caches.children, executor=serving_module.executor
             )
             serving_module.caches.connect(controller, models)
         return serving_module
@@ -267,7 +267,7 @@ class Operator:
             self._informers.add_built_in(child)
         for reconciler in module.reconcilers:
             owners = module.caches.owners[reconciler.kind]
-            controller = self._add_controller(reconciler, owners, *module.caches.children, performer=module.performer)
+            controller = self._add_controller(reconciler, owners, *module.caches.children, executor=module.executor)
             module.caches.connect(controller, owners)
         return module
 
@@ -277,20 +277,20 @@ class Operator:
         cache: Cache[Any],
         *others: Cache[Any],
         desired: Callable[[CrdInfo], bool] = lambda _: True,
-        performer: Performer | None = None,
+        executor: Executor | None = None,
     ) -> Controller[Any]:
         """Add a controller for the objects in `cache`. The first plan waits until `others` are synced as well."""
         self._cache_registry.add(cache)
         self._informers.add(cache, desired)
-        controller = self._control(reconciler, performer or self._performer, cache, *others)
+        controller = self._control(reconciler, executor or self._executor, cache, *others)
         cache.subscribe(controller.enqueue_object)
         return controller
 
-    def _control(self, reconciler: Reconciler[Any], performer: Performer, *caches: Cache[Any]) -> Controller[Any]:
+    def _control(self, reconciler: Reconciler[Any], executor: Executor, *caches: Cache[Any]) -> Controller[Any]:
         """Return a controller that starts when these caches are full. Subscribe it to what should enqueue its keys."""
         controller = Controller(
             reconciler,
-            performer,
+            executor,
             self,
             rng=self._rng,
             metrics=self._metrics,
@@ -315,7 +315,7 @@ class Operator:
         claim_manager = ClaimManager(
             self._fenced_client, claims, accounts, owners, claim_settings=claim_settings, deps=deps
         )
-        self._performer.clouds = claim_manager.calls
+        self._executor.clouds = claim_manager.calls
         claim_manager.on_change(self._add_controller(claim_manager.controller, claims).queue.add)
         limits = claim_manager.limits
         self._cache_registry.add(limits.namespaces)
@@ -342,8 +342,8 @@ class Operator:
         for cache in module.new_caches:
             self._informers.add_built_in(cache)
         module.caches.jobs.subscribe(self._claim_manager.on_owner_changed)
-        module.pods.connect(self._control(module.pods, module.performer, *module.needed_caches))
-        module.jobs.connect(self._control(module.jobs, module.performer, self._claims, module.caches.jobs))
+        module.pods.connect(self._control(module.pods, module.executor, *module.needed_caches))
+        module.jobs.connect(self._control(module.jobs, module.executor, self._claims, module.caches.jobs))
         return module
 
     def _add_cloud_services(self) -> CloudServicesModule:
@@ -360,9 +360,9 @@ class Operator:
             return module
         for cache in module.new_caches:
             self._informers.add_built_in(cache)
-        controller = self._control(module.services, module.performer, self._claims, *module.new_caches)
+        controller = self._control(module.services, module.executor, self._claims, *module.new_caches)
         module.services.connect(controller)
-        module.tunnels.connect(self._control(module.tunnels, module.performer, *module.new_caches))
+        module.tunnels.connect(self._control(module.tunnels, module.executor, *module.new_caches))
         return module
 
     def _make_nodes(self, accounts: Mapping[str, CloudAccount], cluster: ClusterInfo, address: str) -> list[CloudNode]:
@@ -389,16 +389,16 @@ class Operator:
             node.kubelet.pods.subscribe(self._claim_manager.on_owner_changed)
         return nodes
 
-    def _add_pod_annotations(self) -> list[Performer]:
+    def _add_pod_annotations(self) -> list[Executor]:
         """Add a controller for the annotations of pods at Modal."""
-        performers = []
+        executors = []
         for node in self._nodes:
             if self._settings.nodes[node.name].provider == MODAL:
                 pods = node.kubelet.pods
-                performers.append(Performer(self._client, CacheRegistry(pods), self))
+                executors.append(Executor(self._client, CacheRegistry(pods), self))
                 reconciler = CloudPodReconciler(pods, self._claims)
-                reconciler.connect(self._control(reconciler, performers[-1], self._claims))
-        return performers
+                reconciler.connect(self._control(reconciler, executors[-1], self._claims))
+        return executors
 
     def _record_progress(self, claim_name: str, step: str, message: str) -> None:
         """Record an event on the pod whose launch takes a step."""
@@ -492,7 +492,7 @@ class Operator:
         self._claim_manager.restore_launches(await self._launch_history.read())
         tasks.create_task(self._launch_history.run())
         tasks.create_task(self._offer_publisher.run())
-        await self._claim_manager.run(self._performer.terminate_instance)
+        await self._claim_manager.run(self._executor.terminate_instance)
 
     async def _heartbeat(self) -> None:
         clock_ = asyncio.get_running_loop().time
@@ -524,7 +524,7 @@ class Operator:
         read(Metric.LEADER, "", lambda: {"": float(self._elector.is_leader)})
         read(Metric.CLOUD_UP, "cloud", self._clouds_up)
         self._modal_metrics.register(self._metrics)
-        ClaimMetrics(self._claims, self._claim_manager.sweepers, lambda: self._elector.is_leader).register(
+        ClaimMetrics(self._claims, self._claim_manager.orphan_collectors, lambda: self._elector.is_leader).register(
             self._metrics
         )
         SpendingMetrics(self._claim_manager.limits, lambda: self._elector.is_leader, clock.now).register(self._metrics)
@@ -532,15 +532,15 @@ class Operator:
         serving_metrics.Counts(self._serving_module.caches, lambda: self._elector.is_leader).register(self._metrics)
 
     def _count_effects(self) -> dict[str, float]:
-        performers = (
-            self._performer,
-            self._serving_module.performer,
-            self._offload_module.performer,
+        executors = (
+            self._executor,
+            self._serving_module.executor,
+            self._offload_module.executor,
             *self._pod_performers,
-            self._cloud_services.performer,
-            self._endpoints_module.performer,
+            self._cloud_services.executor,
+            self._endpoints_module.executor,
         )
-        return {"": sum(performer.effects for performer in performers)}
+        return {"": sum(executor.effects for executor in executors)}
 
     def _cached(self) -> Counter[str]:
         found: Counter[str] = Counter()

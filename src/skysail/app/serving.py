@@ -5,7 +5,7 @@ from __future__ import annotations
 from skysail.base import clock
 from skysail.base.settings import Settings
 from skysail.core import executor
-from skysail.core.executor import Performer
+from skysail.core.executor import Executor
 from skysail.core.fence import Fence
 from skysail.kinds.serving.api.types import KINDS
 from skysail.kinds.serving.caches import Caches
@@ -15,12 +15,12 @@ from skysail.kube.client.client import Client
 
 
 class ServingModule:
-    """Builds the parts for models. They have their own performer, because its caches hold the children of models."""
+    """Builds the parts for models. They have their own executor, because its caches hold the children of models."""
 
     def __init__(self, client: Client, settings: Settings, fence: Fence) -> None:
         self.caches = Caches.create()
         config = serving_config(settings)
         self.reconcilers = tuple(ModelReconciler(kind, client, self.caches, clock.now, config) for kind in KINDS)
-        self.performer = Performer(
+        self.executor = Executor(
             client, executor.CacheRegistry(*self.caches.models.values(), *self.caches.children), fence
         )

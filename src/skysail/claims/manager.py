@@ -108,7 +108,7 @@ class ClaimManager:
             name: InventoryTracker(account, claim_settings.cluster, clock=deps.clock, changed=self._changed)
             for name, account in accounts.items()
         }
-        self.sweepers = {
+        self.orphan_collectors = {
             name: OrphanCollector(client, inventory, claims, grace=claim_settings.sweep_grace, deps=deps)
             for name, inventory in self.listings.items()
         }
@@ -207,7 +207,7 @@ class ClaimManager:
                 tasks.create_task(self.offers.run())
                 for name, inventory in self.listings.items():
                     tasks.create_task(inventory.run())
-                    tasks.create_task(self.sweepers[name].run(terminate_instance))
+                    tasks.create_task(self.orphan_collectors[name].run(terminate_instance))
         finally:
             await self.calls.close()
 

@@ -14,7 +14,7 @@ from skysail.base.names import Reason
 from skysail.base.rate_limiter import Ration
 from skysail.core.actions import Event, Plan
 from skysail.core.errors import Stale
-from skysail.core.executor import NameConflict, Performer
+from skysail.core.executor import Executor, NameConflict
 from skysail.core.fence import Fenced
 from skysail.core.workqueue import WorkQueue
 from skysail.kube.api.objects import Key, Object
@@ -100,7 +100,7 @@ class Controller(Generic[S]):
     def __init__(
         self,
         reconciler: Reconciler[S],
-        performer: Performer,
+        executor: Executor,
         recorder: EventRecorder,
         *,
         rng: random.Random,
@@ -108,7 +108,7 @@ class Controller(Generic[S]):
         resync: float = 600.0,
     ) -> None:
         self._reconciler = reconciler
-        self._performer = performer
+        self._executor = executor
         self._recorder = recorder
         self._rng = rng
         self._metrics = metrics
@@ -183,7 +183,7 @@ class Controller(Generic[S]):
             return "error"
 
     async def _reconcile(self, key: Key) -> str:
-        await self._performer.resolve_unknown_writes((self._reconciler.resource, key))
+        await self._executor.resolve_unknown_writes((self._reconciler.resource, key))
         snapshot = await self._reconciler.observe(key)
         if snapshot is None:
             self.queue.discard(key)
@@ -206,16 +206,16 @@ class Controller(Generic[S]):
         Returns False if the status write is postponed.
         """
         for action in plan.actions:
-            if self._performer.is_outdated(self._reconciler.resource, root):
+            if self._executor.is_outdated(self._reconciler.resource, root):
                 return True
-            written = await self._performer.execute((self._reconciler.resource, key), action)
+            written = await self._executor.execute((self._reconciler.resource, key), action)
             if written is not None and written.metadata.uid == root.metadata.uid:
                 root = written
         if plan.status is not None and plan.status != getattr(root, "status", None):
             if plan.is_deferrable and not self.status_limiter.try_acquire(asyncio.get_running_loop().time()):
                 return False  # the events wait with the status: the next plan contains them again
-            root = await self._performer.write_status(self._reconciler.resource, root, plan.status)
-        for event in (*plan.events, *self._performer.pop_events((self._reconciler.resource, key))):
+            root = await self._executor.write_status(self._reconciler.resource, root, plan.status)
+        for event in (*plan.events, *self._executor.pop_events((self._reconciler.resource, key))):
             self._recorder.record(self._reconciler.resource, root, event)
         return True
 
@@ -239,7 +239,7 @@ class Controller(Generic[S]):
         reason = Reason.NAME_CONFLICT if isinstance(error, NameConflict) else Reason.RECONCILE_FAILED
         plan = self._reconciler.on_rejected(snapshot, Event(reason, str(error), warning=True))
         is_changed = plan.status is not None and plan.status != getattr(root, "status", None)
-        if plan.status is not None and is_changed and not self._performer.is_outdated(resource, root):
-            await self._performer.write_status(resource, root, plan.status)
+        if plan.status is not None and is_changed and not self._executor.is_outdated(resource, root):
+            await self._executor.write_status(resource, root, plan.status)
         for event in plan.events:
             self._recorder.record(resource, root, event)

@@ -85,7 +85,7 @@ class CloudCalls(Protocol):
         ...
 
 
-class Performer:
+class Executor:
     """Executor shared by all controllers of a process. `clouds` is needed only for launches."""
 
     def __init__(

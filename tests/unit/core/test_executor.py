@@ -28,7 +28,7 @@ from skysail.core.actions import (
 )
 from skysail.core.drift import DriftDetector
 from skysail.core.errors import Stale
-from skysail.core.executor import CacheRegistry, CrossNamespace, NameConflict, Performer, complete_manifest
+from skysail.core.executor import CacheRegistry, CrossNamespace, Executor, NameConflict, complete_manifest
 from skysail.core.fence import AlwaysLeader, Fenced
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import CONFIG_MAP, POD, SECRET
@@ -49,12 +49,12 @@ ROOT = (CONFIG_MAP, Key("default", "owner"))
 
 
 class Harness:
-    """A performer, and a user who looks at what it does."""
+    """A executor, and a user who looks at what it does."""
 
     def __init__(self, *caches: Cache[Any]) -> None:
         transport = ApiModel(World())
         self.client = Client(transport)
-        self.performer = Performer(self.client, CacheRegistry(*caches), AlwaysLeader())
+        self.executor = Executor(self.client, CacheRegistry(*caches), AlwaysLeader())
         self.api = Api(transport, "default", _nothing)
 
     async def owner(self) -> Owner:
@@ -71,7 +71,7 @@ class Harness:
         (await self.api.merge(CONFIG_MAP, "child", {"data": data})).ok  # noqa: B018 (asserts)
 
     async def perform(self, action: Any) -> None:
-        await self.performer.execute(ROOT, action)
+        await self.executor.execute(ROOT, action)
 
 
 def _child(value: str) -> dict[str, Any]:
@@ -97,12 +97,12 @@ def test_every_effect_is_one_line_of_the_log(caplog):
             return owner.object
 
         stage.client.replace = written
-        stage.performer.clouds = SimpleNamespace(launch=lambda _: None, terminate=ended.append)
+        stage.executor.clouds = SimpleNamespace(launch=lambda _: None, terminate=ended.append)
         await stage.create(owner, "first")
         launching = LaunchInstance("modal", CONFIG_MAP, owner.object, order(), CloudInstanceStatus(state="Launching"))
         await stage.perform(launching)
         await stage.perform(TerminateInstance("modal", "sb-1", 0.0))
-        assert stage.performer.effects == len(lines())
+        assert stage.executor.effects == len(lines())
 
     def lines():
         return [record for record in caplog.records if hasattr(record, "effect")]
@@ -136,8 +136,8 @@ def test_executor_unknown_to_cache_creates_blindly_and_keeps_an_existing_object(
         if whose == "another's":
             unowned = {"metadata": {"ownerReferences": None}}
             (await harness.api.merge(CONFIG_MAP, "child", unowned)).ok  # noqa: B018 (asserts)
-        late = Performer(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
-        harness.performer = late
+        late = Executor(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
+        harness.executor = late
         with contextlib.nullcontext() if whose == "ours" else pytest.raises(NameConflict):
             await harness.create(owner, "second")
         assert (await harness.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "first"}
@@ -156,7 +156,7 @@ def test_create_without_owner_uses_only_an_object_that_skysail_created(whose):
         if whose == "another's":
             unlabelled = {"metadata": {"labels": None}}
             (await harness.api.merge(CONFIG_MAP, "child", unlabelled)).ok  # noqa: B018 (asserts)
-        harness.performer = Performer(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
+        harness.executor = Executor(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
         with (
             contextlib.nullcontext() if whose == "ours" else pytest.raises(NameConflict, match="not created by Skysail")
         ):
@@ -175,7 +175,7 @@ def test_a_quota_that_is_used_up_by_this_very_child_is_no_refusal(is_there):
         owner = await harness.owner()
         if is_there:
             await harness.create(owner, "first")
-        harness.performer = Performer(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
+        harness.executor = Executor(harness.client, CacheRegistry(Cache(CONFIG_MAP, Object)), AlwaysLeader())
 
         async def create(*_, **__):
             raise Forbidden(403, "Forbidden", "exceeded quota: jobs")
@@ -197,9 +197,9 @@ def test_labels_that_somebody_took_away_come_back():
             (await stage.api.merge(CONFIG_MAP, "child", patch)).ok  # noqa: B018 (asserts)
             await stage.apply(owner, "first", only_once=False)
             assert (await stage.api.get(CONFIG_MAP, "child")).ok["metadata"]["labels"] == made["metadata"]["labels"]
-        effects = stage.performer.effects
+        effects = stage.executor.effects
         await stage.apply(owner, "first", only_once=False)
-        assert stage.performer.effects == effects
+        assert stage.executor.effects == effects
 
     run_virtual(test)
 
@@ -209,14 +209,14 @@ def test_what_somebody_changed_of_a_child_is_put_back_and_told():
         owner = await stage.owner()
         kept = Apply(CONFIG_MAP, _child("ours"), owner, enforce=True)
         await stage.perform(kept)
-        assert stage.performer.pop_events(ROOT) == []
+        assert stage.executor.pop_events(ROOT) == []
         await stage.edit(value="theirs", more="is theirs")
         await stage.perform(kept)
         # What we do not speak of is not ours.
         assert (await stage.api.get(CONFIG_MAP, "child")).ok["data"] == {"value": "ours", "more": "is theirs"}
-        (note,) = stage.performer.pop_events(ROOT)
+        (note,) = stage.executor.pop_events(ROOT)
         assert note.message == "ConfigMap child was modified and has been restored. Edit ConfigMap owner instead."
-        assert stage.performer.pop_events(ROOT) == []
+        assert stage.executor.pop_events(ROOT) == []
 
     run_virtual(test)
 
@@ -228,9 +228,9 @@ def test_a_child_is_left_alone_where_nothing_of_ours_was_changed():
             kept = Apply(CONFIG_MAP, _child("ours"), owner, enforce=is_kept)
             await stage.perform(kept)
             await stage.edit(**theirs)
-            effects = stage.performer.effects
+            effects = stage.executor.effects
             await stage.perform(kept)
-            assert (stage.performer.effects, stage.performer.pop_events(ROOT)) == (effects, [])
+            assert (stage.executor.effects, stage.executor.pop_events(ROOT)) == (effects, [])
 
     run_virtual(test)
 
@@ -283,7 +283,7 @@ def test_what_could_not_be_put_back_is_not_said_to_be(refusal):
         stage.client.apply = refused
         with contextlib.suppress(Conflict):
             await stage.perform(kept)
-        assert stage.performer.pop_events(ROOT) == []
+        assert stage.executor.pop_events(ROOT) == []
         stage.client.apply = apply
         if refusal is Conflict:
             await stage.perform(kept)
@@ -349,7 +349,7 @@ def test_nothing_is_written_in_another_namespace_than_the_one_of_the_root(verb):
         }[verb]
         with pytest.raises(CrossNamespace, match="namespace elsewhere was planned for ConfigMap default/owner"):
             await stage.perform(action)
-        assert stage.performer.effects == 0
+        assert stage.executor.effects == 0
 
     run_virtual(test)
 
@@ -413,7 +413,7 @@ def test_a_cloud_is_not_called_for_a_claim_that_has_changed_meanwhile():
             return msgspec.structs.replace(claim, metadata=written)
 
         harness.client.replace = late
-        harness.performer.clouds = SimpleNamespace(launch=called.append)
+        harness.executor.clouds = SimpleNamespace(launch=called.append)
         with pytest.raises(Fenced):
             await harness.perform(
                 LaunchInstance("cloud", CONFIG_MAP, claim, order(), CloudInstanceStatus(state="Launching"))
@@ -473,15 +473,15 @@ def test_an_object_that_was_released_from_its_owner_is_neither_a_conflict_nor_cr
         owner = await harness.owner()
         manifest = {**config_map("child"), "apiVersion": "v1", "kind": "ConfigMap"}
         manifest["metadata"] = {"name": "child", "namespace": "default", "labels": {"of": owner.object.metadata.uid}}
-        await harness.performer.execute(ROOT, Create(CONFIG_MAP, manifest, owner))
+        await harness.executor.execute(ROOT, Create(CONFIG_MAP, manifest, owner))
         child = await harness.client.get(CONFIG_MAP, "default", "child", Object)
-        await harness.performer.execute(ROOT, SetOwner(CONFIG_MAP, child, None))
+        await harness.executor.execute(ROOT, SetOwner(CONFIG_MAP, child, None))
         child = await harness.client.get(CONFIG_MAP, "default", "child", Object)
         assert child.metadata.owner_references == ()
-        assert await harness.performer.execute(ROOT, Create(CONFIG_MAP, manifest, owner, may_be_released=True)) is None
+        assert await harness.executor.execute(ROOT, Create(CONFIG_MAP, manifest, owner, may_be_released=True)) is None
         with pytest.raises(NameConflict):
-            await harness.performer.execute(ROOT, Create(CONFIG_MAP, manifest, owner))
-        await harness.performer.execute(ROOT, SetOwner(CONFIG_MAP, child, owner))
+            await harness.executor.execute(ROOT, Create(CONFIG_MAP, manifest, owner))
+        await harness.executor.execute(ROOT, SetOwner(CONFIG_MAP, child, owner))
         child = await harness.client.get(CONFIG_MAP, "default", "child", Object)
         assert child.metadata.is_controlled_by(owner.object.metadata)
 

@@ -170,7 +170,7 @@ def _rights(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, tup
 def _names(names: Iterable[str]) -> str:
     """Join names in a sentence, and cut a long list."""
     found = sorted(names)
-    shown, rest = found[:_MAX_NAMES], len(found) - _MAX_NAMES
+    first, rest = found[:_MAX_NAMES], len(found) - _MAX_NAMES
     if rest > 0:
-        return f"{', '.join(shown)} and {rest} more"
-    return " and ".join(shown)
+        return f"{', '.join(first)} and {rest} more"
+    return " and ".join(first)

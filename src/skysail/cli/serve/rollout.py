@@ -64,7 +64,7 @@ async def until_served(client: Client, model: ModelDeployment, echo: Echo) -> tu
 
 
 async def _until_over(client: Client, model: ModelDeployment, echo: Echo) -> ModelDeployment:
-    key, shown = model.metadata.key, ""
+    key, last = model.metadata.key, ""
     cache = Cache(MODEL_DEPLOYMENT.resource, ModelDeployment, selector={"fieldSelector": f"metadata.name={key.name}"})
     changed = asyncio.Event()
     cache.subscribe(lambda _, __: changed.set())
@@ -73,9 +73,9 @@ async def _until_over(client: Client, model: ModelDeployment, echo: Echo) -> Mod
             changed.clear()
             if seen.status.observed_generation >= model.metadata.generation:
                 line = f"{seen.status.phase}: {seen.status.message}"
-                if line != shown:
+                if line != last:
                     echo(line)
-                shown = line
+                last = line
                 if is_served(seen) or has_failed(seen):
                     return seen
             await changed.wait()

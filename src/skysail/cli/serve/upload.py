@@ -80,7 +80,7 @@ def full(pvc: PersistentVolumeClaim, content: Payload) -> str:
 
 
 async def _until_running(client: Client, pod: Pod, echo: Echo) -> None:
-    shown = ""
+    message = ""
     try:
         async with asyncio.timeout(_START_SECONDS):
             while True:
@@ -90,13 +90,13 @@ async def _until_running(client: Client, pod: Pod, echo: Echo) -> None:
                 if seen.status.phase in {"Failed", "Succeeded"}:
                     raise UploadFailed(f"Pod {pod.metadata.name}, which receives the model, has ended.")
                 reason = pod_pending.pending_reason(seen, f"Pod {pod.metadata.name}")
-                if reason is not None and reason.message != shown:
-                    shown = reason.message
-                    echo(shown)
+                if reason is not None and reason.message != message:
+                    message = reason.message
+                    echo(message)
                 await asyncio.sleep(_POLL_SECONDS)
     except TimeoutError as error:
         raise UploadFailed(
-            f"Pod {pod.metadata.name}, which receives the model, did not start: {shown or 'no reason known'}"
+            f"Pod {pod.metadata.name}, which receives the model, did not start: {message or 'no reason known'}"
         ) from error
 
 
@@ -129,11 +129,11 @@ def command(content: Payload) -> list[str]:
 
 
 async def _chunks(content: Payload, echo: Echo) -> AsyncIterator[bytes]:
-    sent, shown = 0, 0
+    sent, printed = 0, 0
     while chunk := content.file.read(CHUNK):
         yield chunk
         sent += len(chunk)
         percent = _PERCENT * sent // content.size
-        if percent >= shown + _STEP and content.size > CHUNK:
-            shown = percent - percent % _STEP
-            echo(f"  uploaded {shown}%")
+        if percent >= printed + _STEP and content.size > CHUNK:
+            printed = percent - percent % _STEP
+            echo(f"  uploaded {printed}%")

@@ -83,14 +83,14 @@ async def follow(client: Client, job: TrainingJob, print_line: LinePrinter, echo
 
 async def _states(client: Client, job: TrainingJob, echo: Echo) -> TrainingJob | None:
     """Print each new state. Returns None if the job was deleted."""
-    last, shown = None, ""
+    last, printed = None, ""
     async for seen in cluster.until_over(client, job):
         if seen.metadata.uid != job.metadata.uid:
             return None
         line = _state(seen)
-        if line and line != shown:
+        if line and line != printed:
             echo(line)
-        last, shown = seen, line
+        last, printed = seen, line
     return last
 
 

@@ -199,8 +199,8 @@ def _instance(snapshot: Snapshot) -> tuple[Step, ...]:
     runs = [(run.number, state) for run, state in snapshot.runs.items() if isinstance(state, Running | Ended)]
     latest = max(runs, key=lambda row: row[0], default=None)
     cloud, _, id_ = latest[1].image_id.partition("/") if latest else ("", "", "")
-    shown = (snapshot.pod.metadata.annotations or {}).get(Annotation.RUNPOD_POD_ID)
-    if cloud != _RUNPOD or shown == id_ or not _LABEL_VALUE.fullmatch(id_):
+    annotated = (snapshot.pod.metadata.annotations or {}).get(Annotation.RUNPOD_POD_ID)
+    if cloud != _RUNPOD or annotated == id_ or not _LABEL_VALUE.fullmatch(id_):
         return ()
     return (ShowInstance({Annotation.RUNPOD_POD_ID.value: id_}, {Label.RUNPOD_POD_ID.value: id_}),)
 

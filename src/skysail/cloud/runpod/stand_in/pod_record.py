@@ -97,7 +97,7 @@ class PodRecord:
             raise Gone("The pod is not running.")
         return await self._provider.connect(self._uid, port, from_outside=False)
 
-    def shown(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the pod as the API shows it."""
         body, is_running = self.body, self.status == "RUNNING"
         is_billed = self.status not in {"EXITED", "TERMINATED"}

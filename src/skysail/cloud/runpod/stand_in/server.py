@@ -134,7 +134,7 @@ class StandInServer:
             pod = await asyncio.shield(self._created_late(body, fault))
         else:
             pod = self.service.create(body, fault)
-        return await replies.after(request, fault, replies.json(pod.shown(), 201))
+        return await replies.after(request, fault, replies.json(pod.to_json(), 201))
 
     async def _created_late(self, body: api.CreatePod, fault: Fault) -> PodRecord:
         await asyncio.sleep(fault.seconds)
@@ -142,7 +142,7 @@ class StandInServer:
 
     async def _list(self, request: web.Request) -> web.Response:
         fault = await self._faulty("list", request)
-        rows = [] if fault.what == "empty" else [_shown(pod, fault) for pod in self.service.listed()]
+        rows = [] if fault.what == "empty" else [_pod_json(pod, fault) for pod in self.service.listed()]
         if fault.what == "partial":
             page = {"hasNextPage": not request.query.get("cursor"), "nextCursor": "2"}
             return replies.json({"pods": rows[1::2] if page["hasNextPage"] else [], "pagination": page})
@@ -150,7 +150,7 @@ class StandInServer:
 
     async def _get(self, request: web.Request) -> web.Response:
         fault = await self._faulty("get", request)
-        return replies.json(_shown(self.service.find(replies.pod_id(request)), fault))
+        return replies.json(_pod_json(self.service.find(replies.pod_id(request)), fault))
 
     async def _delete(self, request: web.Request) -> web.Response:
         fault = await self._faulty("delete", request)
@@ -161,7 +161,7 @@ class StandInServer:
     async def _action(self, request: web.Request) -> web.Response:
         action = validation.decode(await replies.body(request), api.PodAction).action
         pod = self.service.find(replies.pod_id(request))
-        allowed = pod.shown()["actions"]
+        allowed = pod.to_json()["actions"]
         if not isinstance(allowed, list) or action not in allowed:
             raise Refusal(409, f"{action} is not allowed in status {pod.status}")
         if action == "terminate":
@@ -170,7 +170,7 @@ class StandInServer:
             await self.service.stop(pod.id)
         else:
             raise Refusal(400, f"the stand-in does not {action} pods")
-        return replies.json(pod.shown())
+        return replies.json(pod.to_json())
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         fault = await self._faulty("logs", request)
@@ -275,5 +275,5 @@ class StandInServer:
         return fault
 
 
-def _shown(pod: PodRecord, fault: Fault) -> dict[str, object]:
-    return pod.shown() | ({"name": "pod", "env": {}} if fault.what == "unmarked" else {})
+def _pod_json(pod: PodRecord, fault: Fault) -> dict[str, object]:
+    return pod.to_json() | ({"name": "pod", "env": {}} if fault.what == "unmarked" else {})

@@ -34,7 +34,9 @@ def test_the_api_server_accepts_every_manifest_that_a_document_shows(cluster, op
         text = yaml.safe_dump_all([manifest for _, manifest in shown])
         arguments = ("apply", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-")
         done = cluster.kubectl(*arguments, stdin=text)
-    assert done.stderr == "", [place for place, _ in shown]
+    # This cluster has no account at a cloud, and admission says so for pods that ask for one.
+    complaints = [line for line in done.stderr.splitlines() if "NoAccount" not in line]
+    assert complaints == [], [place for place, _ in shown]
     assert done.stdout.count("(server dry run)") == len(shown)
 
 

@@ -153,12 +153,14 @@ class LogWriter:
         folder.mkdir(parents=True, exist_ok=True)
         numbers = _file_numbers(folder)
         self._number = numbers[-1] if numbers else 0
-        self._file: IO[bytes] = self._open()
         self._after = b""
         if numbers:
             _cut_torn_line(folder / str(self._number))
             self._after = _last_stamp(folder)
+        self._file: IO[bytes] = self._open()
         self._stored = _stored_bytes(folder)
+        # Whether lines were lost after the mark, so that the files hold less than was read.
+        self._has_lost = False
         self._parts: dict[_Stream, bytes] = {}
         self._last = b""
         self._grown = asyncio.Event()
@@ -178,8 +180,11 @@ class LogWriter:
             data += _line(at, output.stream, rest, is_full=False)
             rest = b""
         self._parts[output.stream] = rest
-        self._append(data)
+        is_stored = self._append(data)
         self._stored[output.stream] += len(text) - len(rest)
+        if is_stored and data and self._has_lost:
+            self._write_mark()
+        self._has_lost = not is_stored or (self._has_lost and not data)
 
     def _unseen(self, output: Output) -> bytes:
         """Return the part of a piece that is not stored yet: by its place in the stream if it has one, else by time."""
@@ -207,14 +212,17 @@ class LogWriter:
         while self.written <= seen and not self.is_closed:
             await self._grown.wait()
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> bool:
+        """Append formatted lines, and return whether they are stored."""
         if not data:
-            return
+            return True
         if self._file.tell() >= self._rotation_policy.file_bytes:
             self._rotate()
-        if self._store(data):
-            self.written += len(data)
-            self._notify()
+        if not self._store(data):
+            return False
+        self.written += len(data)
+        self._notify()
+        return True
 
     def _store(self, data: bytes) -> bool:
         """Write the data, and return whether that succeeded. On a full disk lines are lost; the container continues."""

@@ -246,6 +246,21 @@ def test_no_name_leads_out_of_the_folder(store, name):
         store.numbers("uid", name)
 
 
+async def test_writer_after_a_full_disk_doubles_no_later_line(store):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = store.writer(RUN)
+    writer.write(Output("stdout", 1.0, b"before\n", 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60, hard))
+    try:
+        writer.write(Output("stdout", 2.0, b"lost\n", 7))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    writer.write(Output("stdout", 3.0, b"after\n", 12))
+    writer.close()
+    write_stream(store, (0, b"before\nlost\nafter\nlast\n"), now=4.0)
+    assert await read(store) == b"before\nafter\nlast\n"
+
+
 async def test_a_full_disk_loses_lines_and_breaks_none(store):
     """The kernel takes a part of the write that reaches a limit, as it does on a disk that becomes full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from typing import Literal
 
 import modal
 import msgspec
@@ -25,6 +26,10 @@ _LAST_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 _MAX_PENDING = 256
 _STORED_ENTRIES = 20_000
+_STORED_SECONDS = 60.0
+
+# How a reading of a stream ended: it has to be reopened, its sandbox is gone, or it was read to its end.
+_ReadEnd = Literal["broken", "gone", "complete"]
 
 log = logging.getLogger(__name__)
 
@@ -93,47 +98,56 @@ class SandboxOutput:
         self, sandbox: modal.Sandbox, stream: Stream, place: _Place, queue: asyncio.Queue[Output | None]
     ) -> None:
         try:
-            is_end = False
-            while not is_end:
-                place, is_end = await self._copy_once(sandbox, stream, place, queue)
-            if not place.position:
-                await self._copy_stored(sandbox, stream, queue)
+            end: _ReadEnd = "broken"
+            while end == "broken":
+                place, end = await self._copy_once(sandbox, stream, place, queue)
+            if end == "gone" or not place.position:
+                await self._copy_stored(sandbox, stream, place.offset or 0, queue)
         except Exception:
             await queue.put(None)
             raise
         await queue.put(None)
 
-    async def _copy_stored(self, sandbox: modal.Sandbox, stream: Stream, queue: asyncio.Queue[Output | None]) -> None:
-        """Copy the stored output of a sandbox whose worker is gone, and with it the stream."""
+    async def _copy_stored(
+        self, sandbox: modal.Sandbox, stream: Stream, read: int, queue: asyncio.Queue[Output | None]
+    ) -> None:
+        """Copy the stored output of a sandbox whose worker is gone, after the bytes that were read from the stream."""
         try:
-            entries = [entry.message.encode() async for entry in sandbox.logs.tail.aio(_STORED_ENTRIES, source=stream)]
-            offset = 0 if len(entries) < _STORED_ENTRIES else None
-            for data in entries:
-                await queue.put(Output(stream, self._now(), data, offset))
-                offset = None if offset is None else offset + len(data)
-        except errors.SDK_ERRORS as error:
+            async with asyncio.timeout(_STORED_SECONDS):
+                entries = [entry async for entry in sandbox.logs.tail.aio(_STORED_ENTRIES, source=stream)]
+        except (TimeoutError, *errors.SDK_ERRORS) as error:
             extra = {"instance": sandbox.object_id, "stream": stream, "why": errors.text(error)}
             log.warning("stored output of sandbox not read", extra=extra)
+            return
+        is_whole, offset = len(entries) < _STORED_ENTRIES, 0
+        for entry in entries:
+            data = entry.message.encode()
+            unread = data[max(0, read - offset) :] if is_whole else data
+            if unread:
+                start = offset + len(data) - len(unread) if is_whole else None
+                await queue.put(Output(stream, entry.timestamp.timestamp(), unread, start))
+            offset += len(data)
 
     async def _copy_once(
         self, sandbox: modal.Sandbox, stream: Stream, place: _Place, queue: asyncio.Queue[Output | None]
-    ) -> tuple[_Place, bool]:
-        """Read until the stream breaks. Returns where to resume, and whether the stream has ended."""
+    ) -> tuple[_Place, _ReadEnd]:
+        """Read until the stream ends or breaks. Returns where to resume, and how the reading ended."""
         chunks = internals.read_output(sandbox, stream, place.position)
         try:
             while True:
                 chunk = await self._next(chunks, sandbox.object_id)
                 if chunk is None:
-                    return place, await self._has_ended(sandbox.object_id)
+                    return place, "gone" if await self._has_ended(sandbox.object_id) else "broken"
                 offset = place.offset if chunk.start is None else chunk.start
                 if chunk.data:
                     await queue.put(Output(stream, self._now(), chunk.data, offset))
                 place = _Place(chunk.position or place.position, None if offset is None else offset + len(chunk.data))
                 self._positions[sandbox.object_id, stream] = place.position
                 if chunk.is_end:
-                    return place, True
+                    return place, "complete"
         except errors.SDK_ERRORS as error:
-            return place, await self._after_failure(sandbox.object_id, stream, error)
+            has_ended = await self._after_failure(sandbox.object_id, stream, error)
+            return place, "gone" if has_ended else "broken"
         finally:
             with contextlib.suppress(*errors.SDK_ERRORS):
                 await chunks.aclose()

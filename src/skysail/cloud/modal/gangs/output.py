@@ -61,6 +61,7 @@ class RankLines:
         self._ranks: dict[str, int] = {}
         self._unassigned: dict[str, list[Output]] = defaultdict(list)
         self._unassigned_size = 0
+        self._offsets: dict[Stream, int] = dict.fromkeys(_STREAMS, 0)
 
     def is_complete(self) -> bool:
         """Return whether the wanted ranks have marked the end of both streams."""
@@ -125,7 +126,9 @@ class RankLines:
         elif self._rank is None:
             yield Output(piece.stream, piece.at, f"[{rank}] ".encode() + piece.data)
         elif self._rank == rank:
-            yield piece
+            offset = self._offsets[piece.stream]
+            self._offsets[piece.stream] += len(piece.data)
+            yield Output(piece.stream, piece.at, piece.data, offset)
 
     def _is_wanted(self, rank: int | None) -> bool:
         return rank is not None and self._rank in {None, rank}

@@ -30,6 +30,15 @@ def test_rank_has_its_own_lines_only():
     assert read(lines, entry("a", START[0]), entry("b", START[1]), entry("a", "zero\n"), entry("b", "one\n")) == "one\n"
 
 
+def test_lines_of_a_rank_have_their_place_in_the_stream():
+    lines, entries = RankLines(1), (entry("b", START[1]), entry("b", "one\ntwo\n"), entry("b", "oh\n", "stderr"))
+    found = [(piece.stream, piece.offset) for each in entries for piece in lines.add(each)]
+    assert found == [("stdout", 0), ("stdout", 4), ("stderr", 0)]
+    lines.restart()
+    again = [(piece.data, piece.offset) for each in (*entries, entry("b", "three\n")) for piece in lines.add(each)]
+    assert again == [(b"three\n", 8)]
+
+
 def test_all_ranks_of_a_pod_have_their_number_in_front():
     lines = RankLines(None)
     seen = read(

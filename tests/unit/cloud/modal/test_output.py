@@ -1,0 +1,46 @@
+"""Output of a sandbox whose stream ends early."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from skysail.cloud.modal import internals
+from skysail.cloud.modal.internals import LogChunk
+from skysail.cloud.modal.output import SandboxOutput
+
+
+class Inventory:
+    """One sandbox, which has ended. Modal has stored its output."""
+
+    def __init__(self, stored: list[str]) -> None:
+        entries = [SimpleNamespace(message=text, timestamp=datetime.fromtimestamp(5.0, UTC)) for text in stored]
+
+        async def tail(_count: int, source: str):
+            for entry in entries if source == "stdout" else []:
+                yield entry
+
+        self._sandbox = SimpleNamespace(object_id="sb-1", logs=SimpleNamespace(tail=SimpleNamespace(aio=tail)))
+
+    @contextlib.asynccontextmanager
+    async def open(self, _sandbox_id: str):
+        yield self._sandbox
+
+    async def get(self, _sandbox_id: str):
+        return SimpleNamespace(state="ended")
+
+
+@pytest.mark.parametrize("streamed", ["", "one\n", "one\ntw", "one\ntwo\n"])
+async def test_output_of_a_stream_that_ends_with_its_worker_is_completed_from_the_stored_one(monkeypatch, streamed):
+    async def read_output(_sandbox, stream, position):
+        if streamed and stream == "stdout" and not position:
+            yield LogChunk(streamed.encode(), "entry-1")
+
+    monkeypatch.setattr(internals, "read_output", read_output)
+    output = SandboxOutput(Inventory(["one\n", "two\n"]))
+    pieces = [piece async for piece in output.replay("sb-1")]
+    assert b"".join(piece.data for piece in pieces) == b"one\ntwo\n"
+    assert [piece.offset for piece in pieces][-1] == 8 - len(pieces[-1].data)

@@ -21,7 +21,7 @@ SECONDS = 1800
 pytestmark = pytest.mark.timeout(SECONDS)
 
 EXAMPLES = sections("examples/README.md")
-IN_CI = ("PyTorch DDP", "XGBoost", "JAX")
+IN_CI = ("XGBoost", "JAX")
 
 
 @pytest.fixture(scope="module")

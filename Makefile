@@ -51,7 +51,11 @@ test-crashes: build ## crash at every effect, simulated and on the real control 
 
 .PHONY: test-launches
 test-launches: build ## the part of test-crashes about pods at clouds; SKYSAIL_CRASH_POINTS=3/7 takes a sample
-	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile tests/fault_injection/test_clouds_*.py tests/fault_injection/test_offload_*.py
+	$(BIN)/python -m scripts.run_tests -n 3 --dist loadfile -m "not on_demand" tests/fault_injection/test_clouds_*.py tests/fault_injection/test_offload_*.py
+
+.PHONY: test-modal-crashes
+test-modal-crashes: build ## kill the operator at each RPC to the stand-in of Modal, on the real control plane; about an hour
+	$(BIN)/python -m scripts.run_tests tests/fault_injection/test_clouds_modal.py
 
 .PHONY: test-races
 test-races: build ## 1,000 pods that the scheduler and the operator want to bind at the same time

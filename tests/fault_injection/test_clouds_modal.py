@@ -51,6 +51,7 @@ def _in_a_namespace(crashes: Crashes) -> Iterator[None]:
         crashes.until_clean()
 
 
+@pytest.mark.on_demand
 @pytest.mark.parametrize("where", ["before", "done", "write"])
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_killed_at_each_effect_every_object_ends_well_and_is_paid_once(crashes, story: Story, where: str, capsys):

@@ -139,7 +139,7 @@ class PodNetwork:
             if pod.uid in self._attachments:
                 return self._attachments[pod.uid][1]
             address = self._ip_pool.allocate()
-            attachment = Attachment(_namespace(address), address)
+            attachment = Attachment(interfaces.pod_namespace(address), address)
             try:
                 await asyncio.to_thread(self._connect, attachment)
             except BaseException:
@@ -189,11 +189,6 @@ class PodNetwork:
     async def _to_completion(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to completion, even if the caller is cancelled: no partial network is left."""
         return await asyncio.shield(self._task_set.start(work))
-
-
-def _namespace(address: str) -> str:
-    third, fourth = address.split(".")[2:]
-    return f"pod-{third}-{fourth}"
 
 
 async def _connected(connection: socket.socket, host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 Packets between pods are only forwarded by the bridge, where many kernels track no connections. So the rules judge the
 first packet of a TCP connection, and remember UDP packets for their replies in a set with a timeout. Connections to
 Services are judged by the service proxy, and connections to the outside by the egress proxy: they know both ends.
+Policies name IPv4 addresses only, so an isolated pod has no other protocol than ARP beside IPv4, in its directions.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from skysail.local.addresses import CLUSTER_IP, SERVICE_RANGE
+from skysail.local.network import interfaces
 from skysail.local.network.policy.isolation import Allowed, Isolation, Peer, PortRange
 
 TABLE = "skysail_network_policies"
@@ -42,6 +44,9 @@ def _table(isolation: Isolation, proxy_port: int) -> Iterator[str]:
     for address, rules in ingress:
         yield from _chain("ingress", address, rules, "saddr")
     yield "chain established {"
+    yield "ether type arp accept"
+    yield from _ipv4_only("iifname", egress)
+    yield from _ipv4_only("oifname", ingress)
     yield "ether type != ip accept"
     yield "tcp flags & (syn | ack) != syn accept"
     yield "ip daddr . udp dport . ip saddr . udp sport @replies accept"
@@ -62,6 +67,13 @@ def _table(isolation: Isolation, proxy_port: int) -> Iterator[str]:
     yield f"ip daddr {CLUSTER_IP} tcp dport {proxy_port} accept"
     yield from _dispatch("egress", "saddr", egress)
     yield "}"
+
+
+def _ipv4_only(field: str, rows: list[tuple[str, tuple[Allowed, ...]]]) -> Iterator[str]:
+    """Yield the rule by links, not by hardware addresses: packets to a group have another one."""
+    if rows:
+        links = ", ".join(f'"{interfaces.port(interfaces.pod_namespace(address))}"' for address, _ in rows)
+        yield f"ether type != ip {field} {{ {links} }} drop"
 
 
 def _dispatch(direction: str, field: str, rows: list[tuple[str, tuple[Allowed, ...]]]) -> Iterator[str]:

@@ -703,14 +703,25 @@ ISOLATED = """
         async with asyncio.timeout(60):
             while not await reached_over_ipv6(client):  # the kernel first looks for duplicates of an address
                 await asyncio.sleep(0.1)
-        load(nft_ruleset.render(strict, proxy_port=3128))
+        load(nft_ruleset.render(strict, proxy_port=3128, outer_port=3129))
         said += [await reached(client), await reached(other), await answered(client), await answered(other)]
         said += [await reached_over_ipv6(client), await reached_over_ipv6(server, "::1")]
         mute = Isolation({client.address: PodIsolation(egress=())})
-        load(nft_ruleset.render(mute, proxy_port=3128))
+        load(nft_ruleset.render(mute, proxy_port=3128, outer_port=3129))
         said += [await reached(client), await reached(other)]
         said += [await reached_over_ipv6(client), await reached_over_ipv6(other, seconds=60)]
-        load(nft_ruleset.render(Isolation(), proxy_port=3128))
+        ports = [socket.create_server(("10.244.0.1", port)) for port in (3129, 3130)]
+        whole = Isolation({client.address: PodIsolation(egress=(Allowed((Peer("10.0.0.0/8"),)),))})
+        load(nft_ruleset.render(whole, proxy_port=3128, outer_port=3129))
+        for listening in ports:
+            with listening, netns.make_socket(client.namespace) as caller:
+                try:
+                    async with asyncio.timeout(1):
+                        await loop.sock_connect(caller, listening.getsockname())
+                        said.append(True)
+                except TimeoutError:
+                    said.append(False)
+        load(nft_ruleset.render(Isolation(), proxy_port=3128, outer_port=3129))
         said += [await reached(client), await reached(other)]
         listener.close()
         mailbox.close()
@@ -736,5 +747,5 @@ def test_network_policies_hold_whoever_starts_the_cluster(before):
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 37, done.stderr
     free, strict, datagrams = [True, True], [True, False], ["aye", "silence"]
-    own_ipv6, mute = [False, True], [False, True]
-    assert json.loads(done.stdout) == [*free, *strict, *datagrams, *own_ipv6, *mute, *mute, *free]
+    own_ipv6, mute, outer_proxy = [False, True], [False, True], [False, True]
+    assert json.loads(done.stdout) == [*free, *strict, *datagrams, *own_ipv6, *mute, *mute, *outer_proxy, *free]

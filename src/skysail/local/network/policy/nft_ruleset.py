@@ -19,19 +19,20 @@ _REPLY_SECONDS = 60
 _MAX_REPLIES = 65536
 
 
-def render(isolation: Isolation, *, proxy_port: int) -> str:
+def render(isolation: Isolation, *, proxy_port: int, outer_port: int) -> str:
     """Return a script that replaces the whole table in one transaction. The table is empty if no pod is isolated.
 
-    `proxy_port`: port of the egress proxy, which judges each request itself.
+    `proxy_port`: port of the egress proxy, which judges each request itself. `outer_port`: port of its outer part,
+    which does not know the pod that asks. So it is closed to isolated pods, whatever their policies allow.
     """
     # To declare a table makes its deletion valid if it does not exist yet.
     head = f"table bridge {TABLE}\ndelete table bridge {TABLE}\n"
     if not isolation.pods:
         return head
-    return head + "\n".join((f"table bridge {TABLE} {{", *_table(isolation, proxy_port), "}", ""))
+    return head + "\n".join((f"table bridge {TABLE} {{", *_table(isolation, proxy_port, outer_port), "}", ""))
 
 
-def _table(isolation: Isolation, proxy_port: int) -> Iterator[str]:
+def _table(isolation: Isolation, proxy_port: int, outer_port: int) -> Iterator[str]:
     pods = sorted(isolation.pods.items())
     egress = [(address, rules.egress) for address, rules in pods if rules.egress is not None]
     ingress = [(address, rules.ingress) for address, rules in pods if rules.ingress is not None]
@@ -65,6 +66,9 @@ def _table(isolation: Isolation, proxy_port: int) -> Iterator[str]:
     yield "type filter hook input priority 0; policy accept;"
     yield "jump established"
     yield f"ip daddr {CLUSTER_IP} tcp dport {proxy_port} accept"
+    if egress:
+        sources = ", ".join(address for address, _ in egress)
+        yield f"ip saddr {{ {sources} }} ip daddr {CLUSTER_IP} tcp dport {outer_port} drop"
     yield from _dispatch("egress", "saddr", egress)
     yield "}"
 

@@ -38,7 +38,7 @@ def find_nft(path: str) -> str | None:
     if program is None:
         return None
     try:
-        load(program, nft_ruleset.render(_NO_PODS, proxy_port=0))
+        load(program, nft_ruleset.render(_NO_PODS, proxy_port=0, outer_port=0))
     except LoadFailed as error:
         log.warning("nft does not work here, so network policies are not enforced", extra={"why": str(error)})
         return None
@@ -68,6 +68,7 @@ class PolicyEnforcer:
         rng: random.Random,
         *,
         proxy_port: int,
+        outer_port: int,
         load: Callable[[str], None] | None = None,
     ) -> None:
         self.policies = Cache(NETWORK_POLICY, NetworkPolicy)
@@ -76,6 +77,7 @@ class PolicyEnforcer:
         self.isolation = _NO_PODS
         self._addresses = addresses
         self._proxy_port = proxy_port
+        self._outer_port = outer_port
         self._load = load
         self._reflectors = tuple(
             Reflector(client, cache, rng=rng) for cache in (self.policies, self.pods, self.namespaces)
@@ -116,7 +118,7 @@ class PolicyEnforcer:
         assert self._load is not None, "only what can be loaded is built"
         async with self._turn:
             built = isolation.build(self.policies.all(), self.pods.all(), self.namespaces.all(), self._addresses())
-            script = nft_ruleset.render(built, proxy_port=self._proxy_port)
+            script = nft_ruleset.render(built, proxy_port=self._proxy_port, outer_port=self._outer_port)
             if script != self._loaded:
                 await asyncio.to_thread(self._load, script)
                 self._loaded = script

@@ -60,7 +60,7 @@ def _table(isolation: Isolation, proxy_port: int, outer_port: int) -> Iterator[s
     yield f"ip saddr {SERVICE_RANGE} accept"
     yield from _dispatch("egress", "saddr", egress)
     yield from _dispatch("ingress", "daddr", ingress)
-    yield "meta l4proto udp add @replies { ip saddr . udp sport . ip daddr . udp dport }"
+    yield "meta l4proto udp update @replies { ip saddr . udp sport . ip daddr . udp dport }"
     yield "}"
     yield "chain input {"
     yield "type filter hook input priority 0; policy accept;"

@@ -170,3 +170,9 @@ def test_the_outer_part_of_the_egress_proxy_is_closed_before_the_rules_of_the_po
     closed = lines.index(f"ip saddr {{ {CLIENT} }} ip daddr {DNS} tcp dport 3129 drop")
     dispatch = lines.index(f"ip saddr vmap {{ {CLIENT} : jump egress_{CLIENT.replace('.', '_')} }}", start)
     assert start < closed < dispatch
+
+
+def test_each_udp_packet_renews_the_time_for_its_replies():
+    lines = nft_ruleset.render(built(ingress({})), proxy_port=3128, outer_port=3129).splitlines()
+    assert "meta l4proto udp update @replies { ip saddr . udp sport . ip daddr . udp dport }" in lines
+    assert not any(" add @replies" in line for line in lines)

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import NAMESPACE, POD
 from skysail.kube.cache.cache import Cache
@@ -99,19 +100,29 @@ class PolicyEnforcer:
             tasks.create_task(self._follow())
 
     async def admit(self, uid: str, namespace: str) -> None:
-        """Return when the rules of a new pod are loaded. Its containers start afterwards."""
+        """Return when the rules of a new pod are loaded. Its containers start afterwards.
+
+        Raises OutcomeUnknown if that is not possible now: a pod never starts without its rules.
+        """
         if self._load is None:
             return
         try:
             async with asyncio.timeout(_ADMIT_SECONDS):
-                await self.policies.synced.wait()
+                await self._caches_synced()
                 if not any(policy.metadata.namespace == namespace for policy in self.policies.all()):
                     return
                 while not any(pod.metadata.uid == uid for pod in self.pods.all()):
                     await self._news.wait()
-                await self.sync()
-        except (TimeoutError, LoadFailed) as error:
-            log.warning("pod starts before its network policies are loaded", extra={"uid": uid, "why": repr(error)})
+        except TimeoutError as error:
+            raise OutcomeUnknown(
+                "The network policies of the pod are not known yet: it waits for the API server."
+            ) from error
+        try:
+            await self.sync()  # outside of the timeout: a load that goes on alone could end after a newer one
+        except LoadFailed as error:
+            raise OutcomeUnknown(
+                f"The network policies of the pod cannot be loaded: nft printed {str(error)!r}."
+            ) from error
 
     async def sync(self) -> None:
         """Build the ruleset, and load it if it has changed. Raises LoadFailed; the old rules stay in force."""
@@ -130,8 +141,7 @@ class PolicyEnforcer:
         self._changed.set()
 
     async def _follow(self) -> None:
-        for cache in (self.policies, self.pods, self.namespaces):
-            await cache.synced.wait()
+        await self._caches_synced()
         while True:
             self._changed.clear()
             try:
@@ -141,6 +151,10 @@ class PolicyEnforcer:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             await self._changed.wait()
+
+    async def _caches_synced(self) -> None:
+        for cache in (self.policies, self.pods, self.namespaces):
+            await cache.synced.wait()
 
     def _touch(self, _old: object, _new: object) -> None:
         self._changed.set()

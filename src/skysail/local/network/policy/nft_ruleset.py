@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator
 
 from skysail.local.addresses import CLUSTER_IP, SERVICE_RANGE
 from skysail.local.network import interfaces
-from skysail.local.network.policy.isolation import Allowed, Isolation, Peer, PortRange
+from skysail.local.network.policy.isolation import Allowed, Isolation, Peer, PodIsolation, PortRange
 
 TABLE = "skysail_network_policies"
+_TRIAL_TABLE = "skysail_trial"
+_TRIAL_ADDRESS = "192.0.2.2"
 _REPLY_SECONDS = 60
 _MAX_REPLIES = 65536
 
@@ -27,9 +29,20 @@ def render(isolation: Isolation, *, proxy_port: int, outer_port: int) -> str:
     """
     # To declare a table makes its deletion valid if it does not exist yet.
     head = f"table bridge {TABLE}\ndelete table bridge {TABLE}\n"
-    if not isolation.pods:
-        return head
-    return head + "\n".join((f"table bridge {TABLE} {{", *_table(isolation, proxy_port, outer_port), "}", ""))
+    return head + _whole(TABLE, isolation, proxy_port, outer_port) if isolation.pods else head
+
+
+def render_trial() -> str:
+    """Return a script that makes and removes a table with every kind of rule: it changes nothing where it is valid."""
+    port = (PortRange("TCP", 1, 2), PortRange("UDP", 1, 1), PortRange("SCTP", 1, 1))
+    peers = (Peer(f"{_TRIAL_ADDRESS}/32"), Peer("192.0.2.0/24", ("192.0.2.1/32",)))
+    rules = (Allowed(peers, port), Allowed(peers[:1]))
+    isolation = Isolation({_TRIAL_ADDRESS: PodIsolation(ingress=rules, egress=rules)})
+    return _whole(_TRIAL_TABLE, isolation, 1, 2) + f"delete table bridge {_TRIAL_TABLE}\n"
+
+
+def _whole(name: str, isolation: Isolation, proxy_port: int, outer_port: int) -> str:
+    return "\n".join((f"table bridge {name} {{", *_table(isolation, proxy_port, outer_port), "}", ""))
 
 
 def _table(isolation: Isolation, proxy_port: int, outer_port: int) -> Iterator[str]:

@@ -23,6 +23,7 @@ from skysail.local.network.policy.isolation import Isolation
 from skysail.local.network.policy.network_policies import NETWORK_POLICY, NetworkPolicy, Pod
 
 _ADMIT_SECONDS = 10.0
+_LOAD_SECONDS = 30.0
 _RETRY_SECONDS = 5.0
 _NO_PODS = Isolation()
 
@@ -34,12 +35,12 @@ class LoadFailed(Exception):
 
 
 def find_nft(path: str) -> str | None:
-    """Return the program, or None if it is missing or the kernel does not accept a table of ours."""
+    """Return the program, or None if it is missing or the kernel does not support every rule that we may need."""
     program = shutil.which("nft", path=f"{path}:/usr/sbin:/sbin")
     if program is None:
         return None
     try:
-        load(program, nft_ruleset.render(_NO_PODS, proxy_port=0, outer_port=0))
+        load(program, nft_ruleset.render_trial())
     except LoadFailed as error:
         log.warning("nft does not work here, so network policies are not enforced", extra={"why": str(error)})
         return None
@@ -49,7 +50,11 @@ def find_nft(path: str) -> str | None:
 def load(program: str, ruleset: str) -> None:
     """Load a ruleset in one transaction: all of it or nothing. Blocks. Raises LoadFailed."""
     try:
-        done = subprocess.run([program, "-f", "-"], input=ruleset, text=True, check=False, capture_output=True)  # noqa: S603 (ours)
+        done = subprocess.run(  # noqa: S603 (ours)
+            [program, "-f", "-"], input=ruleset, text=True, check=False, capture_output=True, timeout=_LOAD_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LoadFailed(f"nft did not end within {_LOAD_SECONDS:.0f} seconds") from error
     except OSError as error:
         raise LoadFailed(str(error)) from error
     if done.returncode != 0:
@@ -131,6 +136,7 @@ class PolicyEnforcer:
             built = isolation.build(self.policies.all(), self.pods.all(), self.namespaces.all(), self._addresses())
             script = nft_ruleset.render(built, proxy_port=self._proxy_port, outer_port=self._outer_port)
             if script != self._loaded:
+                self._loaded = ""  # after a timeout, either ruleset may be in force
                 await asyncio.to_thread(self._load, script)
                 self._loaded = script
                 log.info("network policies loaded", extra={"isolated_pods": len(built.pods)})

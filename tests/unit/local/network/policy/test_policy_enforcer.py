@@ -10,12 +10,14 @@ import pytest
 
 from skysail.cloud.errors import OutcomeUnknown
 from skysail.kube.api.objects import Object
+from skysail.local.network.policy import nft_ruleset, policy_enforcer
 from skysail.local.network.policy.network_policies import NetworkPolicy, Pod
-from skysail.local.network.policy.policy_enforcer import LoadFailed, PolicyEnforcer
+from skysail.local.network.policy.policy_enforcer import LoadFailed, PolicyEnforcer, find_nft
 from tests.support import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from skysail.kube.client.client import Client
 
@@ -87,3 +89,50 @@ async def test_a_pod_does_not_start_if_its_rules_cannot_be_loaded_and_starts_whe
         await harness.enforcer.admit("u", "team")
     await harness.enforcer.admit("u", "team")
     assert len(harness.loaded) == 1
+
+
+async def test_rules_are_loaded_again_after_a_load_with_an_unknown_outcome():
+    harness, tried = Harness(), []
+
+    def load(script: str) -> None:
+        tried.append(script)
+        if len(tried) == 2:
+            raise LoadFailed("nft did not end")
+
+    enforcer = harness.enforcer
+    enforcer._load = load
+    await enforcer.sync()
+    enforcer.policies.remove(DENY)
+    with pytest.raises(LoadFailed):
+        await enforcer.sync()
+    enforcer.policies.put(msgspec.structs.replace(DENY, metadata=msgspec.structs.replace(DENY.metadata, uid="new")))
+    await enforcer.sync()
+    assert len(tried) == 3
+    assert tried[0] == tried[2]
+
+
+def nft(folder: Path, script: str) -> str:
+    """Return a folder with a program of that name, first in a search path."""
+    program = folder / "nft"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize("word", ["iifname", "timeout", "vmap", "icmp", "sctp", "update"])
+def test_a_kernel_that_lacks_a_match_of_our_rules_enforces_nothing(tmp_path, word):
+    path = nft(tmp_path, f"if grep -qw {word}; then echo 'not supported' >&2; exit 1; fi")
+    assert find_nft(path) is None
+
+
+def test_a_kernel_that_takes_all_our_rules_enforces_them(tmp_path):
+    assert find_nft(nft(tmp_path, f"cat > {tmp_path}/rules")) == f"{tmp_path}/nft"
+    lines = (tmp_path / "rules").read_text().splitlines()
+    assert nft_ruleset.TABLE not in " ".join(lines)
+    assert lines[-1] == "delete table bridge skysail_trial"
+
+
+def test_a_load_that_does_not_end_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(policy_enforcer, "_LOAD_SECONDS", 0.1)
+    with pytest.raises(LoadFailed, match="nft did not end within"):
+        policy_enforcer.load(f"{nft(tmp_path, 'exec sleep 600')}/nft", "")

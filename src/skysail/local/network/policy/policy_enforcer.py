@@ -125,9 +125,7 @@ class PolicyEnforcer:
         try:
             await self.sync()  # outside of the timeout: a load that goes on alone could end after a newer one
         except LoadFailed as error:
-            raise OutcomeUnknown(
-                f"The network policies of the pod cannot be loaded: nft printed {str(error)!r}."
-            ) from error
+            raise OutcomeUnknown(f"The network policies of the pod cannot be loaded: {error}") from error
 
     async def sync(self) -> None:
         """Build the ruleset, and load it if it has changed. Raises LoadFailed; the old rules stay in force."""

@@ -674,19 +674,58 @@ ISOLATED = """
                 except TimeoutError:
                     return "silence"
 
+        # IPv6: the address of a link follows from its hardware address.
+        first, *rest = bytes.fromhex(hardware_address(server.address).replace(":", ""))
+        mac = bytes([first ^ 2, *rest])
+        link_local = str(IPv6Address(bytes.fromhex("fe80" + 12 * "0") + mac[:3] + b"\\xff\\xfe" + mac[3:]))
+        six = netns.call(server.namespace, lambda: socket.socket(socket.AF_INET6))
+        six.setblocking(False)
+        six.bind(("::", 8006))
+        six.listen()
+
+        async def reached_over_ipv6(who, host=link_local, seconds=1):
+            caller = netns.call(who.namespace, lambda: socket.socket(socket.AF_INET6))
+            scope = netns.call(who.namespace, lambda: socket.if_nametoindex("eth0"))
+            with caller:
+                caller.setblocking(False)
+                try:
+                    async with asyncio.timeout(seconds):
+                        await loop.sock_connect(caller, (host, 8006, 0, 0 if host == "::1" else scope))
+                except (TimeoutError, OSError):
+                    return False
+                (await loop.sock_accept(six))[0].close()
+                return True
+
         load = policy_enforcer.loader("")
         only_client = (Allowed((Peer(f"{client.address}/32"),), (PortRange("TCP", 8000, 8000), PortRange("UDP"))),)
         strict = Isolation({server.address: PodIsolation(ingress=only_client, egress=())})
         said = [await reached(client), await reached(other)]
-        load(nft_ruleset.render(strict, proxy_port=3128))
+        async with asyncio.timeout(60):
+            while not await reached_over_ipv6(client):  # the kernel first looks for duplicates of an address
+                await asyncio.sleep(0.1)
+        load(nft_ruleset.render(strict, proxy_port=3128, outer_port=3129))
         said += [await reached(client), await reached(other), await answered(client), await answered(other)]
+        said += [await reached_over_ipv6(client), await reached_over_ipv6(server, "::1")]
         mute = Isolation({client.address: PodIsolation(egress=())})
-        load(nft_ruleset.render(mute, proxy_port=3128))
+        load(nft_ruleset.render(mute, proxy_port=3128, outer_port=3129))
         said += [await reached(client), await reached(other)]
-        load(nft_ruleset.render(Isolation(), proxy_port=3128))
+        said += [await reached_over_ipv6(client), await reached_over_ipv6(other, seconds=60)]
+        ports = [socket.create_server(("10.244.0.1", port)) for port in (3129, 3130)]
+        whole = Isolation({client.address: PodIsolation(egress=(Allowed((Peer("10.0.0.0/8"),)),))})
+        load(nft_ruleset.render(whole, proxy_port=3128, outer_port=3129))
+        for listening in ports:
+            with listening, netns.make_socket(client.namespace) as caller:
+                try:
+                    async with asyncio.timeout(1):
+                        await loop.sock_connect(caller, listening.getsockname())
+                        said.append(True)
+                except TimeoutError:
+                    said.append(False)
+        load(nft_ruleset.render(Isolation(), proxy_port=3128, outer_port=3129))
         said += [await reached(client), await reached(other)]
         listener.close()
         mailbox.close()
+        six.close()
         await pods.close()
         print(json.dumps(said))
         return 37
@@ -695,6 +734,8 @@ ISOLATED = """
 """
 ISOLATION_IMPORTS = """
 import socket
+from ipaddress import IPv6Address
+from skysail.local.network.neighbours import hardware_address
 from skysail.local.network.policy import nft_ruleset, policy_enforcer
 from skysail.local.network.policy.isolation import Allowed, Isolation, Peer, PodIsolation, PortRange
 """
@@ -706,4 +747,5 @@ def test_network_policies_hold_whoever_starts_the_cluster(before):
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 37, done.stderr
     free, strict, datagrams = [True, True], [True, False], ["aye", "silence"]
-    assert json.loads(done.stdout) == [*free, *strict, *datagrams, False, True, *free]
+    own_ipv6, mute, outer_proxy = [False, True], [False, True], [False, True]
+    assert json.loads(done.stdout) == [*free, *strict, *datagrams, *own_ipv6, *mute, *mute, *outer_proxy, *free]

@@ -44,6 +44,7 @@ from skysail.local.files import remove_tree
 from skysail.local.images.environments import open_environments
 from skysail.local.network import egress_proxy, host_network
 from skysail.local.network.network import Network
+from skysail.local.network.pod_network import InstanceNetwork
 from skysail.local.network.policy import policy_enforcer
 from skysail.local.provider import pod_limits
 from skysail.local.provider.dependencies import ProviderDependencies
@@ -119,8 +120,9 @@ class NodeAgent:
         self._broadcaster = Broadcaster(client, instance=NODE, now=clock.now)
         self._provider_deps = self._provider_dependencies()
         self._provider = LocalProvider(self._provider_deps)
-        self._simulated = SimulatedClouds(home, self._provider_deps)
-        self._stand_ins = StandIns(home, self._provider_deps)
+        instance_deps = msgspec.structs.replace(self._provider_deps, network=InstanceNetwork(network.pods))
+        self._simulated = SimulatedClouds(home, instance_deps)
+        self._stand_ins = StandIns(home, instance_deps)
         self._serving_certificate = ServingCertificate(client, self._certificate, rng)
         self._usage_sampler = UsageSampler(self._provider, time.time)
         node_info = NodeInfo(

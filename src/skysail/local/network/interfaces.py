@@ -52,6 +52,12 @@ def add(namespace: str, address: str) -> None:
         netns.allow_low_ports(namespace)
 
 
+def pod_namespace(address: str) -> str:
+    """Return the name of the network namespace of the pod at this address."""
+    third, fourth = address.split(".")[2:]
+    return f"pod-{third}-{fourth}"
+
+
 def port(namespace: str) -> str:
     """Return the name of the bridge's end of a pod's link."""
     return _LINK + namespace

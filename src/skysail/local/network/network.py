@@ -51,7 +51,12 @@ class Network:
         self._zone_cache = dns_server.ZoneCache(self._zone)
         self.pods = PodNetwork(changed=self._touch_pods, admit=self._admit)
         self._policies = PolicyEnforcer(
-            client, lambda: self.pods.addresses, rng, proxy_port=egress_proxy.INNER_PORT, load=load_policies
+            client,
+            lambda: self.pods.addresses,
+            rng,
+            proxy_port=egress_proxy.INNER_PORT,
+            outer_port=egress_proxy.OUTER_PORT,
+            load=load_policies,
         )
         self._routes: dict[ServiceEndpoint, tuple[ServiceEndpoint, ...]] = {}
         self._dns_responder = dns_server.DnsResponder(self._zone_cache, rng=rng, upstream=ForwarderClient())
@@ -113,7 +118,11 @@ class Network:
         return self._policies.isolation.destinations(source, port)
 
     def _allows(self, source: str, destination: str, port: int) -> bool:
-        return self._policies.isolation.allows(source, destination, port)
+        isolation = self._policies.isolation
+        # The outer part of the egress proxy would see us as its caller, not the pod, and allow everything.
+        if (destination, port) == (CLUSTER_IP, egress_proxy.OUTER_PORT) and isolation.isolates_egress(source):
+            return False
+        return isolation.allows(source, destination, port)
 
     async def _admit(self, uid: str, namespace: str) -> None:
         await self._policies.admit(uid, namespace)

@@ -107,12 +107,15 @@ class PodNetwork:
         self._attachments.clear()
         self._ip_pool = IpPool()
 
-    async def attach(self, pod: Pod) -> Attachment:
-        """Create the network of a pod. Idempotent: returns the same attachment for the same UID. Waits for `open`."""
+    async def attach(self, pod: Pod, *, has_policies: bool = True) -> Attachment:
+        """Create the network of a pod. Idempotent: returns the same attachment for the same UID. Waits for `open`.
+
+        `has_policies`: whether it is a pod of the API server, whose network policies must be in force first.
+        """
         if pod.uses_host_network:
             return Attachment("", CLUSTER_IP)
         await self._is_open.wait()
-        return await self._to_completion(self._attach(pod))
+        return await self._to_completion(self._attach(pod, has_policies=has_policies))
 
     async def detach(self, uid: str) -> None:
         """Remove the network of a pod. It exists until its last process ends. Does nothing for unknown pods."""
@@ -134,22 +137,25 @@ class PodNetwork:
         except ConnectionRefusedError:
             return await _connected(socket.socket(), address, port)
 
-    async def _attach(self, pod: Pod) -> Attachment:
+    async def _attach(self, pod: Pod, *, has_policies: bool) -> Attachment:
         async with self._lock(pod.uid):
-            if pod.uid in self._attachments:
-                return self._attachments[pod.uid][1]
-            address = self._ip_pool.allocate()
-            attachment = Attachment(_namespace(address), address)
-            try:
-                await asyncio.to_thread(self._connect, attachment)
-            except BaseException:
-                self._ip_pool.release(address)
-                raise
-            self._attachments[pod.uid] = (pod, attachment)
-            self._changed()
-            if self._admit is not None:
+            if pod.uid not in self._attachments:
+                await self._add(pod)
+            # Each time: the attempt before may have failed here.
+            if self._admit is not None and has_policies:
                 await self._admit(pod.uid, pod.namespace)
-            return attachment
+            return self._attachments[pod.uid][1]
+
+    async def _add(self, pod: Pod) -> None:
+        address = self._ip_pool.allocate()
+        attachment = Attachment(interfaces.pod_namespace(address), address)
+        try:
+            await asyncio.to_thread(self._connect, attachment)
+        except BaseException:
+            self._ip_pool.release(address)
+            raise
+        self._attachments[pod.uid] = (pod, attachment)
+        self._changed()
 
     async def _detach(self, uid: str) -> None:
         async with self._lock(uid):
@@ -191,9 +197,20 @@ class PodNetwork:
         return await asyncio.shield(self._task_set.start(work))
 
 
-def _namespace(address: str) -> str:
-    third, fourth = address.split(".")[2:]
-    return f"pod-{third}-{fourth}"
+class InstanceNetwork:
+    """The network of all pods, for instances of simulated clouds. The API server has no pods with their UIDs."""
+
+    def __init__(self, pods: PodNetwork) -> None:
+        self._pods = pods
+
+    async def attach(self, pod: Pod) -> Attachment:
+        return await self._pods.attach(pod, has_policies=False)
+
+    async def detach(self, uid: str) -> None:
+        await self._pods.detach(uid)
+
+    async def dial(self, address: str, port: int) -> socket.socket:
+        return await self._pods.dial(address, port)
 
 
 async def _connected(connection: socket.socket, host: str, port: int) -> socket.socket:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from skysail.local.addresses import CLUSTER_IP
 from skysail.local.network import egress_proxy, http_proxy
 from skysail.local.network.egress_policy import EgressPolicy
 from skysail.local.network.http_proxy import ProxyError, ProxyRequest
+from skysail.local.network.network import Network
 from skysail.local.network.policy.isolation import Allowed, Isolation, Peer, PodIsolation, PortRange
 from skysail.local.network.service_endpoints import ServiceEndpoint
 from skysail.local.network.service_proxy import _Port
+
+if TYPE_CHECKING:
+    from skysail.kube.client.client import Client
 
 POD, FRIEND, STRANGER = "10.244.0.3", "10.244.0.4", "10.244.0.5"
 WEB = (PortRange("TCP", 443, 443),)
@@ -32,6 +39,18 @@ async def test_an_isolated_pod_reaches_no_address_of_the_cluster_through_the_pro
     open_ = egress_proxy.cluster_side(lambda host, caller: [FRIEND], policy=ONLY)
     with pytest.raises(ProxyError, match="No NetworkPolicy lets this pod connect to web:443: add an egress rule"):
         await open_(ProxyRequest(host="web", port=443), POD)
+
+
+def test_an_isolated_pod_reaches_the_outer_part_neither_through_the_inner_one_nor_through_a_service():
+    network = Network(cast("Client", None), random.Random(0), load_policies=lambda _: None)
+    network._policies.isolation = Isolation({POD: PodIsolation(egress=(Allowed((Peer("10.0.0.0/8"),)),))})
+    service, outer = ServiceEndpoint("10.96.0.9", 80), ServiceEndpoint(CLUSTER_IP, egress_proxy.OUTER_PORT)
+    network._routes = {service: (outer,)}
+    assert not network.allows(POD, outer.address, outer.port)
+    assert not network.allows(POD, service.address, service.port)
+    assert not network._allows(POD, outer.address, outer.port)
+    assert network.allows(POD, CLUSTER_IP, 53)
+    assert network.allows(FRIEND, outer.address, outer.port)
 
 
 async def test_the_outer_part_gets_the_networks_of_the_pod_whatever_the_pod_wrote():

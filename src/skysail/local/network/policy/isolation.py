@@ -90,6 +90,10 @@ class Isolation(msgspec.Struct, frozen=True):
     def allows(self, source: str, destination: str, port: int, protocol: Protocol = "TCP") -> bool:
         return self._egress(source, destination, protocol, port) and self._ingress(source, destination, protocol, port)
 
+    def isolates_egress(self, source: str) -> bool:
+        isolation = self.pods.get(source)
+        return isolation is not None and isolation.egress is not None
+
     def destinations(self, source: str, port: int, protocol: Protocol = "TCP") -> tuple[Peer, ...] | None:
         """Return the networks that a pod may reach at this port; None if it may reach all."""
         isolation = self.pods.get(source)

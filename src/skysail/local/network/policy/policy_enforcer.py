@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import NAMESPACE, POD
 from skysail.kube.cache.cache import Cache
@@ -22,6 +23,7 @@ from skysail.local.network.policy.isolation import Isolation
 from skysail.local.network.policy.network_policies import NETWORK_POLICY, NetworkPolicy, Pod
 
 _ADMIT_SECONDS = 10.0
+_LOAD_SECONDS = 30.0
 _RETRY_SECONDS = 5.0
 _NO_PODS = Isolation()
 
@@ -33,12 +35,12 @@ class LoadFailed(Exception):
 
 
 def find_nft(path: str) -> str | None:
-    """Return the program, or None if it is missing or the kernel does not accept a table of ours."""
+    """Return the program, or None if it is missing or the kernel does not support every rule that we may need."""
     program = shutil.which("nft", path=f"{path}:/usr/sbin:/sbin")
     if program is None:
         return None
     try:
-        load(program, nft_ruleset.render(_NO_PODS, proxy_port=0))
+        load(program, nft_ruleset.render_trial())
     except LoadFailed as error:
         log.warning("nft does not work here, so network policies are not enforced", extra={"why": str(error)})
         return None
@@ -48,7 +50,11 @@ def find_nft(path: str) -> str | None:
 def load(program: str, ruleset: str) -> None:
     """Load a ruleset in one transaction: all of it or nothing. Blocks. Raises LoadFailed."""
     try:
-        done = subprocess.run([program, "-f", "-"], input=ruleset, text=True, check=False, capture_output=True)  # noqa: S603 (ours)
+        done = subprocess.run(  # noqa: S603 (ours)
+            [program, "-f", "-"], input=ruleset, text=True, check=False, capture_output=True, timeout=_LOAD_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LoadFailed(f"nft did not end within {_LOAD_SECONDS:.0f} seconds") from error
     except OSError as error:
         raise LoadFailed(str(error)) from error
     if done.returncode != 0:
@@ -68,6 +74,7 @@ class PolicyEnforcer:
         rng: random.Random,
         *,
         proxy_port: int,
+        outer_port: int,
         load: Callable[[str], None] | None = None,
     ) -> None:
         self.policies = Cache(NETWORK_POLICY, NetworkPolicy)
@@ -76,6 +83,7 @@ class PolicyEnforcer:
         self.isolation = _NO_PODS
         self._addresses = addresses
         self._proxy_port = proxy_port
+        self._outer_port = outer_port
         self._load = load
         self._reflectors = tuple(
             Reflector(client, cache, rng=rng) for cache in (self.policies, self.pods, self.namespaces)
@@ -97,27 +105,36 @@ class PolicyEnforcer:
             tasks.create_task(self._follow())
 
     async def admit(self, uid: str, namespace: str) -> None:
-        """Return when the rules of a new pod are loaded. Its containers start afterwards."""
+        """Return when the rules of a new pod are loaded. Its containers start afterwards.
+
+        Raises OutcomeUnknown if that is not possible now: a pod never starts without its rules.
+        """
         if self._load is None:
             return
         try:
             async with asyncio.timeout(_ADMIT_SECONDS):
-                await self.policies.synced.wait()
+                await self._caches_synced()
                 if not any(policy.metadata.namespace == namespace for policy in self.policies.all()):
                     return
                 while not any(pod.metadata.uid == uid for pod in self.pods.all()):
                     await self._news.wait()
-                await self.sync()
-        except (TimeoutError, LoadFailed) as error:
-            log.warning("pod starts before its network policies are loaded", extra={"uid": uid, "why": repr(error)})
+        except TimeoutError as error:
+            raise OutcomeUnknown(
+                "The network policies of the pod are not known yet: it waits for the API server."
+            ) from error
+        try:
+            await self.sync()  # outside of the timeout: a load that goes on alone could end after a newer one
+        except LoadFailed as error:
+            raise OutcomeUnknown(f"The network policies of the pod cannot be loaded: {error}") from error
 
     async def sync(self) -> None:
         """Build the ruleset, and load it if it has changed. Raises LoadFailed; the old rules stay in force."""
         assert self._load is not None, "only what can be loaded is built"
         async with self._turn:
             built = isolation.build(self.policies.all(), self.pods.all(), self.namespaces.all(), self._addresses())
-            script = nft_ruleset.render(built, proxy_port=self._proxy_port)
+            script = nft_ruleset.render(built, proxy_port=self._proxy_port, outer_port=self._outer_port)
             if script != self._loaded:
+                self._loaded = ""  # after a timeout, either ruleset may be in force
                 await asyncio.to_thread(self._load, script)
                 self._loaded = script
                 log.info("network policies loaded", extra={"isolated_pods": len(built.pods)})
@@ -128,8 +145,7 @@ class PolicyEnforcer:
         self._changed.set()
 
     async def _follow(self) -> None:
-        for cache in (self.policies, self.pods, self.namespaces):
-            await cache.synced.wait()
+        await self._caches_synced()
         while True:
             self._changed.clear()
             try:
@@ -139,6 +155,10 @@ class PolicyEnforcer:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             await self._changed.wait()
+
+    async def _caches_synced(self) -> None:
+        for cache in (self.policies, self.pods, self.namespaces):
+            await cache.synced.wait()
 
     def _touch(self, _old: object, _new: object) -> None:
         self._changed.set()

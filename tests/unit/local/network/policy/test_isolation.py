@@ -143,7 +143,7 @@ def test_peers_survive_their_header():
 
 
 def test_without_isolated_pods_the_table_is_only_removed():
-    assert nft_ruleset.render(built(), proxy_port=3128).splitlines() == [
+    assert nft_ruleset.render(built(), proxy_port=3128, outer_port=3129).splitlines() == [
         "table bridge skysail_network_policies",
         "delete table bridge skysail_network_policies",
     ]
@@ -151,7 +151,9 @@ def test_without_isolated_pods_the_table_is_only_removed():
 
 def test_the_ruleset_has_a_chain_for_each_isolated_pod():
     rule = {"from": [{"podSelector": ROLE}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]}
-    lines = nft_ruleset.render(built(ingress({**rule, "ports": [{"port": "http"}]})), proxy_port=3128).splitlines()
+    lines = nft_ruleset.render(
+        built(ingress({**rule, "ports": [{"port": "http"}]})), proxy_port=3128, outer_port=3129
+    ).splitlines()
     start = lines.index(f"chain ingress_{WEB.replace('.', '_')} {{")
     assert lines[start + 1 : start + 5] == [
         f"ip saddr {{ {CLIENT} }} tcp dport 8000 return",
@@ -160,3 +162,17 @@ def test_the_ruleset_has_a_chain_for_each_isolated_pod():
         "}",
     ]
     assert f"ip daddr vmap {{ {WEB} : jump ingress_{WEB.replace('.', '_')} }}" in lines
+
+
+def test_the_outer_part_of_the_egress_proxy_is_closed_before_the_rules_of_the_pods():
+    lines = nft_ruleset.render(built(egress({})), proxy_port=3128, outer_port=3129).splitlines()
+    start = lines.index("chain input {")
+    closed = lines.index(f"ip saddr {{ {CLIENT} }} ip daddr {DNS} tcp dport 3129 drop")
+    dispatch = lines.index(f"ip saddr vmap {{ {CLIENT} : jump egress_{CLIENT.replace('.', '_')} }}", start)
+    assert start < closed < dispatch
+
+
+def test_each_udp_packet_renews_the_time_for_its_replies():
+    lines = nft_ruleset.render(built(ingress({})), proxy_port=3128, outer_port=3129).splitlines()
+    assert "meta l4proto udp update @replies { ip saddr . udp sport . ip daddr . udp dport }" in lines
+    assert not any(" add @replies" in line for line in lines)

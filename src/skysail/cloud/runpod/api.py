@@ -282,7 +282,7 @@ class LogLine(_Message, frozen=True):
 
 
 class LogEvent(msgspec.Struct, frozen=True):
-    """One event of a log stream. `id` is the cursor to continue after it."""
+    """One event of a log stream. `id` is the cursor to continue after it. `at` is 0 if the service does not say."""
 
     id: str
     source: str

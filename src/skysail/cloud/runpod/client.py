@@ -207,7 +207,7 @@ class RunPodClient:
                     raise answers.error(await self._read(response))
                 async for event in event_stream.read(response.content):
                     yield event
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: line too long
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_answer(error) from error
 
     async def _expect(

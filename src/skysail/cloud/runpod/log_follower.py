@@ -103,6 +103,8 @@ class LogFollower:
                 await self._read()
             except ProviderError as error:
                 log.debug("log stream ended, continued", extra={"pod": self._pod, "why": str(error)})
+            except Exception:  # noqa: BLE001 (without its log, the exit of a pod would never be known)
+                log.warning("log stream failed, continued", extra={"pod": self._pod}, exc_info=True)
             if self._is_done():
                 return
             has_progress = count != (self._in_second, self._second)

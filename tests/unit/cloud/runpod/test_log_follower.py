@@ -104,6 +104,14 @@ async def test_second_start_is_a_restart():
     assert follower.exit.reason == "ContainerRestarted"
 
 
+async def test_stream_that_fails_in_an_unknown_way_is_continued(monkeypatch):
+    lines = [(str(number), f"line {number}") for number in range(9)] + [("9", f"skysail-exit {NONCE} 0 exited")]
+    monkeypatch.setattr(f"{__name__}.OutcomeUnknown", RuntimeError)
+    heard, follower = await followed(Service(lines, cut=4, is_inclusive=False))
+    assert heard == [line for _, line in lines[:-1]]
+    assert follower.exit is not None
+
+
 async def test_follower_of_a_deleted_pod_ends():
     follower = LogFollower(Service([], cut=1, is_inclusive=False), "p", created=0.0, nonce=NONCE)  # type: ignore[arg-type]
     follower.ready.set()

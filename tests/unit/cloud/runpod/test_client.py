@@ -276,6 +276,14 @@ async def test_bad_log_event_is_left_out_and_the_cursor_moves_on(bad):
     assert [(event.id, event.line) for event in events] == [("1", event_stream.LEFT_OUT), ("2", "good")]
 
 
+async def test_throttled_log_stream_lets_later_calls_wait():
+    async with serving(problem(429, "slow down", **{"Retry-After": "7"})) as (opened, _):
+        with pytest.raises(Throttled) as caught:
+            await anext(opened.logs("abc", since=0.0))
+        assert caught.value.retry_after == 7.0
+        assert opened.budget._wait(0) > 0
+
+
 async def test_log_event_without_time_or_with_an_invalid_id_keeps_its_line():
     rows = b'data: {"line": "a"}\n\nid: 1\ndata: {"line": "b"}\n\nid: \xff\ndata: {"line": "c", "ts": "x"}\n\n'
     async with serving(fixed(200, rows, "text/event-stream")) as (opened, _):

@@ -69,6 +69,7 @@ class LogFollower:
 
     def __init__(self, client: RunPodClient, pod: str, *, created: float, nonce: str) -> None:
         self.buffer = OutputBuffer(_KEPT_BYTES)
+        self.started: float | None = None
         self.exit: Ended | None = None
         self.pull_failure = ""
         # Set once the service shows that a container was started or tried: before, there is nothing to read.
@@ -80,7 +81,6 @@ class LogFollower:
         self._since = max(created - 1.0, 0.0)
         self._nonce = nonce
         self._cursor = Cursor()
-        self._starts = 0
         self._held: list[Output] = []
         self._last = 0.0
         self._taken = 0
@@ -136,8 +136,9 @@ class LogFollower:
             self.exit = _ended(reported, at)
             return
         if reports_start(event.line, self._nonce):
-            self._starts += 1
-            if self._starts > 1:
+            if self.started is None:
+                self.started = at
+            else:
                 # The state of the wrapper was lost with the container's disk, and the program runs a second time.
                 self.exit = _ended(ReportedExit(_KILLED, "restarted", ""), at)
             return

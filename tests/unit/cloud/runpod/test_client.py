@@ -121,7 +121,7 @@ async def outcome(opened: RunPodClient) -> tuple[str, ...]:
         (fixed(201, json.dumps({**POD, "cost": "free"}).encode()), OutcomeUnknown),
         (fixed(201, json.dumps({**POD, "cost": -1}).encode()), OutcomeUnknown),
         (fixed(201, b'{"id": "abc", "status": "RUNNING", "cost": 1e999}'), OutcomeUnknown),
-        (fixed(201, json.dumps({**POD, "status": "DANCING"}).encode()), OutcomeUnknown),
+        (fixed(201, json.dumps({**POD, "status": 7}).encode()), OutcomeUnknown),
     ],
 )
 async def test_create_answer_means(answer, want):
@@ -249,6 +249,14 @@ async def test_one_malformed_pod_makes_the_list_incomplete_and_hides_no_other():
         pods, is_complete = await opened.list_pods()
     assert [pod.id for pod in pods] == ["abc", "def"]
     assert not is_complete
+
+
+async def test_pod_of_an_unknown_status_is_listed_and_the_list_is_complete():
+    rows = [POD, {**POD, "id": "def", "status": "DANCING"}]
+    async with serving(fixed(200, json.dumps({"pods": rows}).encode())) as (opened, _):
+        pods, is_complete = await opened.list_pods()
+    assert [(pod.id, pod.status) for pod in pods] == [("abc", "RUNNING"), ("def", "DANCING")]
+    assert is_complete
 
 
 async def test_other_pod_than_requested_is_no_answer():

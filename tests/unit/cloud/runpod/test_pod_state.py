@@ -55,3 +55,11 @@ async def test_pod_that_no_machine_starts_is_given_up():
     clock.at += 21 * 60
     state.update(pod("PROVISIONING"))
     assert state.instance().exit.reason == "StartTimeout"
+
+
+async def test_pod_of_an_unknown_status_has_not_ended():
+    state = tracked(pod("DANCING"), Clock(CREATED + HOUR))
+    assert (state.instance().state, state.instance().exit) == ("starting", None)
+    state.update(pod(runtime=api.PodRuntime()))
+    state.update(pod("DANCING"))
+    assert (state.instance().state, state.instance().exit) == ("running", None)

@@ -224,3 +224,20 @@ async def test_log_with_more_lines_than_the_default_tail_is_read_whole():
         pieces = [piece.data async for piece in second.output(made.id)]
         assert b"".join(pieces).decode() == lines
         await second.close()
+
+
+@virtual
+async def test_output_after_a_restart_waits_for_a_service_that_does_not_answer():
+    kinds = ("429", "500", "404", "lost", "404")
+    faults = [Fault(what=what, on="get", at=at, seconds=2.0) for at, what in enumerate(kinds, start=1)]
+    async with scene(*faults) as at:
+        made = await at.account.create(order())
+        await at.until_running(1)
+        (run,) = at.provider.containers
+        nonce = at.body().env["SKYSAIL_NONCE"]
+        await at.provider.say(run, f"skysail-start {nonce}\nahoy\n\nskysail-exit {nonce} 0 exited \n")
+        second = second_account(at)
+        assert [piece.data async for piece in second.output(made.id)] == [b"ahoy\n"]
+        with pytest.raises(Gone):
+            await anext(second.output("nowhere"))
+        await second.close()

@@ -81,8 +81,9 @@ class RunPodAccount:
 
     @property
     def account(self) -> str:
-        """Name of the account. A stand-in is another account than the real service."""
-        url = self.client.endpoint.url
+        """Name of the account, the same for every form of its address. A stand-in is another than the real service."""
+        endpoint = self.client.endpoint
+        url = endpoint.url if endpoint.socket else endpoint.base
         return ACCOUNT_REAL if url == DEFAULT_URL else url[-200:]
 
     @property

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
 from skysail.cloud.runpod.account import KEY_FIELD, RunPodAccount
+from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.runpod.stand_in.faults import Fault
 from tests.support import virtual_time
 from tests.support.runpod_scene import CLUSTER, KEY, order, scene, second_account, virtual
@@ -241,3 +243,20 @@ async def test_output_after_a_restart_waits_for_a_service_that_does_not_answer()
         with pytest.raises(Gone):
             await anext(second.output("nowhere"))
         await second.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://api.runpod.io", ACCOUNT_REAL),
+        ("https://api.runpod.io/", ACCOUNT_REAL),
+        ("https://api.runpod.io/v2/", ACCOUNT_REAL),
+        ("https://127.0.0.1:1", "https://127.0.0.1:1"),
+        ("https://127.0.0.1:1/", "https://127.0.0.1:1"),
+        ("unix:/tmp/x.sock", "unix:/tmp/x.sock"),
+    ],
+)
+async def test_every_form_of_an_address_is_the_same_account(url, name):
+    account = RunPodAccount(Endpoint(url), {KEY_FIELD: KEY})
+    assert account.account == name
+    await account.close()

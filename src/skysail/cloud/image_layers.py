@@ -69,8 +69,14 @@ class LayerReader:
             return
         try:
             while data:
+                if self._unpacker.eof:
+                    # A file may have several members. Zeros after the last one only fill it up.
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        return
+                    self._unpacker = zlib.decompressobj(_GZIP)
                 yield self._unpacker.decompress(data, _PIECE)
-                data = self._unpacker.unconsumed_tail
+                data = self._unpacker.unused_data if self._unpacker.eof else self._unpacker.unconsumed_tail
         except zlib.error as error:
             raise InvalidLayer("a layer is damaged") from error
 

@@ -23,6 +23,9 @@ async def open_connection(
         return await asyncio.open_connection(host, port, ssl=tls)
     try:
         tunnel = await Proxy.from_url(proxy).connect(host, port)
+    except ValueError as error:
+        shown = _without_login(proxy)
+        raise OSError(f"HTTPS_PROXY names {shown}, which cannot be used: set it to http://host:port") from error
     except ProxyError as error:
         raise OSError(f"the proxy {_without_login(proxy)} does not connect to {host}:{port}: {error}") from error
     try:

@@ -54,6 +54,13 @@ def test_names_are_read_from_pieces_of_any_size(format_, step):
     assert names(packed, step, "application/vnd.oci.image.layer.v1.tar+gzip") == ["bin/echo", LONG, "etc/passwd"]
 
 
+@pytest.mark.parametrize("step", [1, 100, 10_000])
+def test_all_members_of_a_gzip_file_are_read(step):
+    content = tar(("bin/echo", b"x" * 700), ("etc/passwd", b"y"), ("bin/sh", b"z"))
+    packed = gzip.compress(content[:300]) + gzip.compress(b"") + gzip.compress(content[300:]) + bytes(20)
+    assert names(packed, step, "application/vnd.oci.image.layer.v1.tar+gzip") == ["bin/echo", "etc/passwd", "bin/sh"]
+
+
 @pytest.mark.parametrize(
     ("layers", "found"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -48,16 +48,17 @@ def modal(
 
 def runpod(
     ledger: LedgerOption = False,
-    only_print: PrintOption = False,
+    only_print: PrintOption = False,  # noqa: ARG001 (the same options for every stand-in)
     output: OutputOption = OutputFormat.TEXT,
     home: HomeOption = None,
 ) -> None:
-    """Point your own programs with RunPod's REST API to a stand-in. Runs until Ctrl-C, which ends no pod."""
-    serve("runpod", home, shows_ledger=ledger, only_prints=only_print, output=output)
+    """Point your own programs with RunPod's REST API to a stand-in: print the variables and exit."""
+    # The stand-in has no ports of this machine: its clients use its socket.
+    serve("runpod", home, shows_ledger=ledger, only_prints=True, output=output)
 
 
 def serve(cloud: str, home: Path | None, *, shows_ledger: bool, only_prints: bool, output: OutputFormat) -> None:
-    """Print the variables of a stand-in, and forward its ports from this machine until Ctrl-C."""
+    """Print the variables of a stand-in, and forward its ports until Ctrl-C, or until nobody reads the output."""
     import os
 
     from skysail.app import stand_ins
@@ -141,6 +142,7 @@ async def _forward_ports(home: Home, cloud: str) -> None:
     """Forward each port of the stand-in from the same port of this machine, also those that it opens later."""
     import asyncio
     import functools
+    import sys
 
     from skysail.app import stand_ins
     from skysail.local.cluster import tcp_proxy
@@ -148,7 +150,7 @@ async def _forward_ports(home: Home, cloud: str) -> None:
     from skysail.local.errors import NotRunning
 
     servers: dict[int, tcp_proxy.TcpProxy] = {}
-    while home.is_taken():
+    while home.is_taken() and not _is_closed(sys.stdout):
         for port in stand_ins.ports(home, cloud):
             if port in servers:
                 continue
@@ -160,3 +162,15 @@ async def _forward_ports(home: Home, cloud: str) -> None:
             dial = functools.partial(asyncio.to_thread, Control(home.control).dial, "127.0.0.1", port)
             servers[port] = await tcp_proxy.serve(listener, dial)
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def _is_closed(output: IO[str]) -> bool:
+    """Return whether nobody reads the output any more, such as after `| head`."""
+    import select
+
+    poll = select.poll()
+    try:
+        poll.register(output, 0)
+    except (OSError, ValueError):  # no file of the system
+        return False
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from skysail.cloud.runpod import api, catalogue, launch, marks, sessions
 from skysail.cloud.runpod.background_tasks import BackgroundTasks
 from skysail.cloud.runpod.client import DEFAULT_URL, Endpoint, RunPodClient
 from skysail.cloud.runpod.placement import Placer
+from skysail.cloud.runpod.pod_state import PodState
 from skysail.cloud.runpod.registry_store import RegistryStore
 from skysail.cloud.runpod.termination import Terminator
 from skysail.cloud.runpod.tracked_pods import OTHER_KEY, TrackedPods
@@ -39,6 +41,10 @@ KEY_FIELD = "api_key"
 # After a launch, the next lists follow after this share of the poll interval.
 _QUICK_LISTS = 10
 _QUICK_SHARE = 0.3
+# Number of lookups that must not find a pod before it is gone.
+_PROOFS = 3
+
+log = logging.getLogger(__name__)
 
 
 class RunPodAccount:
@@ -75,8 +81,9 @@ class RunPodAccount:
 
     @property
     def account(self) -> str:
-        """Name of the account. A stand-in is another account than the real service."""
-        url = self.client.endpoint.url
+        """Name of the account, the same for every form of its address. A stand-in is another than the real service."""
+        endpoint = self.client.endpoint
+        url = endpoint.url if endpoint.socket else endpoint.base
         return ACCOUNT_REAL if url == DEFAULT_URL else url[-200:]
 
     @property
@@ -133,9 +140,7 @@ class RunPodAccount:
 
     async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
         _check_rank(rank)
-        state = self._pods.get(instance) or self._pods.follow(await self.client.get_pod(instance))
-        if state is None:
-            raise Gone(f"Pod {instance} at RunPod does not belong to Skysail.")
+        state = await self._found(instance)
         await self._pods.until_started(state, 2 * self.terms.poll_interval)
         if state.follower.buffer.is_complete or state.ended is not None or state.is_closed:
             async for piece in state.follower.buffer.replay():
@@ -167,6 +172,31 @@ class RunPodAccount:
         _check_rank(rank)
         pod = await self._running(instance) or await self.client.get_pod(instance)
         return await sessions.connect(self.client.endpoint, pod, port)
+
+    async def _found(self, instance: str) -> PodState:
+        """Return the state of a pod, which a new process may have to look up. Repeated until the service answers.
+
+        Raises `Gone` if the pod is foreign, or several lookups do not find it: it may only be hidden.
+        """
+        misses = 0
+        while True:
+            state = self._pods.get(instance)
+            if state is not None:
+                return state
+            try:
+                pod = await self.client.get_pod(instance)
+            except Gone:
+                misses += 1
+                if misses >= _PROOFS:
+                    raise
+            except ProviderError as error:
+                log.info("runpod pod not looked up for its output, retried", extra={"pod": instance, "why": str(error)})
+            else:
+                state = self._pods.follow(pod)
+                if state is None:
+                    raise Gone(f"Pod {instance} at RunPod does not belong to Skysail.")
+                return state
+            await asyncio.sleep(self.terms.poll_interval)
 
     @property
     def _key(self) -> str:

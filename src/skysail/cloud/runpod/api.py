@@ -139,11 +139,14 @@ class PodRuntime(_Message, frozen=True):
 
 
 class Pod(_Message, frozen=True, kw_only=True):
-    """A pod. `cost` is in US dollars per hour, 0 if it is stopped."""
+    """A pod. `cost` is in US dollars per hour, 0 if it is stopped.
+
+    A pod whose `status` is none of `PodStatus` exists: the service may add one.
+    """
 
     id: str
     name: str = ""
-    status: PodStatus
+    status: str
     cost: float = 0.0
     env: dict[str, str] | None = None
     ports: tuple[str, ...] = ()
@@ -282,7 +285,7 @@ class LogLine(_Message, frozen=True):
 
 
 class LogEvent(msgspec.Struct, frozen=True):
-    """One event of a log stream. `id` is the cursor to continue after it."""
+    """One event of a log stream. `id` is the cursor to continue after it. `at` is 0 if the service does not say."""
 
     id: str
     source: str

@@ -192,7 +192,8 @@ class RunPodClient:
     async def logs(self, pod: str, *, since: float, last_event: str = "") -> AsyncIterator[api.LogEvent]:
         """Yield log events, continued after `last_event`, until the service ends the stream.
 
-        Raises `Gone` if the service does not have the pod, and `OutcomeUnknown` if the stream breaks.
+        Raises `Gone` if the service does not have the pod, `Throttled` if it asks to wait, and `OutcomeUnknown` if the
+        stream breaks.
         """
         # A cursor wins over `since` and `tail`: without one, the service leaves out all but the last lines.
         cursor = last_event or api.timestamp(since)
@@ -204,10 +205,12 @@ class RunPodClient:
             async with self._streams.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
                 self._observe(response)
                 if response.status != answers.OK:
-                    raise answers.error(await self._read(response))
+                    reply = await self._read(response)
+                    self._check_throttled(reply)
+                    raise answers.error(reply)
                 async for event in event_stream.read(response.content):
                     yield event
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: line too long
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_answer(error) from error
 
     async def _expect(
@@ -251,10 +254,14 @@ class RunPodClient:
             raise _Unreachable(f"RunPod cannot be reached at {self.endpoint.url}: {_name(error)}.") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_answer(error) from error
+        self._check_throttled(reply)
+        return reply
+
+    def _check_throttled(self, reply: answers.Reply) -> None:
+        """Raise `Throttled` for a 429, and let all later calls wait as long as the service asks."""
         if reply.status == answers.TOO_MANY:
             wait = self.budget.throttled(reply.headers.get("retry-after", ""))
             raise Throttled(f"RunPod throttles this account for {wait:.0f} seconds.", wait)
-        return reply
 
     async def _read(self, response: aiohttp.ClientResponse) -> answers.Reply:
         """Read an answer of limited size, because a proxy may answer with anything."""

@@ -20,7 +20,7 @@ from skysail.runtimes.exit_code.script import ReportedExit, reported_exit, repor
 _KEPT_BYTES = 256 * 1024
 _FIRST_DELAY = 1.0
 _MAX_DELAY = 60.0
-# Lines that share a time are moved apart by this much, so that each line has a time of its own.
+# A line that is not later than the line before is moved behind it by this much: a log store drops a time that it has.
 _STEP = 1e-6
 _KILLED = 137
 _PULL_FAILURE = re.compile(
@@ -69,6 +69,7 @@ class LogFollower:
 
     def __init__(self, client: RunPodClient, pod: str, *, created: float, nonce: str) -> None:
         self.buffer = OutputBuffer(_KEPT_BYTES)
+        self.started: float | None = None
         self.exit: Ended | None = None
         self.pull_failure = ""
         # Set once the service shows that a container was started or tried: before, there is nothing to read.
@@ -80,10 +81,9 @@ class LogFollower:
         self._since = max(created - 1.0, 0.0)
         self._nonce = nonce
         self._cursor = Cursor()
-        self._starts = 0
         self._held: list[Output] = []
-        self._second = 0.0
-        self._in_second = 0
+        self._last = 0.0
+        self._taken = 0
 
     async def run(self) -> None:
         try:
@@ -98,15 +98,16 @@ class LogFollower:
     async def _follow(self) -> None:
         delay = _FIRST_DELAY
         while not self._is_done():
-            count = self._in_second, self._second
+            taken = self._taken
             try:
                 await self._read()
             except ProviderError as error:
                 log.debug("log stream ended, continued", extra={"pod": self._pod, "why": str(error)})
+            except Exception:  # without its log, the exit of a pod would never be known
+                log.warning("log stream failed, continued", extra={"pod": self._pod}, exc_info=True)
             if self._is_done():
                 return
-            has_progress = count != (self._in_second, self._second)
-            delay = _FIRST_DELAY if has_progress else min(2 * delay, _MAX_DELAY)
+            delay = _FIRST_DELAY if self._taken > taken else min(2 * delay, _MAX_DELAY)
             await asyncio.sleep(random.uniform(delay / 2, delay))  # noqa: S311 (spreads the load)
 
     def _is_done(self) -> bool:
@@ -123,19 +124,21 @@ class LogFollower:
                 return
 
     async def _take(self, event: api.LogEvent) -> None:
-        at = self._time(event)
+        self._taken += 1
         if event.source != "container":
             if _PULL_FAILURE.search(event.line):
                 self.pull_failure = event.line[:1024]
             return
+        at = self._time(event)
         reported = reported_exit(event.line, self._nonce)
         if reported is not None:
             self._held.clear()  # the empty line before the report is the wrapper's
             self.exit = _ended(reported, at)
             return
         if reports_start(event.line, self._nonce):
-            self._starts += 1
-            if self._starts > 1:
+            if self.started is None:
+                self.started = at
+            else:
                 # The state of the wrapper was lost with the container's disk, and the program runs a second time.
                 self.exit = _ended(ReportedExit(_KILLED, "restarted", ""), at)
             return
@@ -149,12 +152,12 @@ class LogFollower:
             self._held.append(piece)
 
     def _time(self, event: api.LogEvent) -> float:
-        """Return a time that no other line has. The same log gives the same times to every reader."""
-        if event.at > self._second:
-            self._second, self._in_second = event.at, 0
-        else:
-            self._in_second += 1
-        return self._second + self._in_second * _STEP
+        """Return a time that no other line has, later than that of the line before.
+
+        The same log gives the same times to every reader.
+        """
+        self._last = max(event.at or self._since, self._last + _STEP)
+        return self._last
 
 
 def _ended(reported: ReportedExit, at: float) -> Ended:

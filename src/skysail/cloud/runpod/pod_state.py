@@ -39,6 +39,8 @@ class PodState:
         self.lock = asyncio.Lock()  # one deletion at a time
         self._pod = pod
         self._now = now
+        # An answer may show a running pod without its start. A new process does not count the time before its own.
+        self._wait_begun = max(self.created, now())
         self._usd = pod.cost
         self._billed = 0.0
         self._started: float | None = None
@@ -58,6 +60,7 @@ class PodState:
         self._usd = pod.cost or self._usd
         if pod.status == "RUNNING" and pod.runtime is not None and self._started is None:
             self._started = pod.started or self._now()
+        self._started = self._started or self.follower.started
         if pod.status != "PROVISIONING":
             self.follower.ready.set()
         self._stopped_at = (self._stopped_at or self._now()) if pod.status in _STOPPED else None
@@ -137,7 +140,7 @@ class PodState:
             message = f"RunPod stopped the pod (status {self._pod.status}): check balance, image and its console."
             code = _NOT_STARTED if self._started is None else _KILLED
             return Ended(code=code, reason="ProviderStopped", message=message, ended=now)
-        if self._started is None and now > self.created + _PROVISIONING_SECONDS:
+        if self._started is None and now > self._wait_begun + _PROVISIONING_SECONDS:
             why = self.follower.pull_failure or "no machine started it"
             return _not_started("StartTimeout", f"RunPod did not start the container in 20 minutes: {why}.", now)
         return None

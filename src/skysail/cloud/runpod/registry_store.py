@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Collection
 
 from skysail.cloud.account import RegistryCredentials
-from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError
+from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected
 from skysail.cloud.runpod import api, marks
 from skysail.cloud.runpod.client import RunPodClient
 from skysail.cloud.runpod.rate_budget import DEFERRABLE, NORMAL
@@ -28,6 +29,7 @@ class RegistryStore:
         self._ids: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._checked = clock()
+        self._lock = asyncio.Lock()  # one creation at a time: the service rejects a name that it has
 
     async def ensure(self, cluster: str, credentials: RegistryCredentials) -> str:
         """Return the id of the credential with this user and password, created if necessary.
@@ -37,18 +39,13 @@ class RegistryStore:
         because a launch waits for the credential.
         """
         name = marks.registry_name(cluster, _digest(credentials))
-        if name not in self._ids:
-            await self._refresh(cluster)
-        if name not in self._ids:
-            body = api.CreateRegistry(name=name, username=credentials.username, password=credentials.password)
-            try:
-                self._ids[name] = (await self._client.create_registry(body)).id
-            except OutcomeUnknown:
+        async with self._lock:
+            if name not in self._ids:
                 await self._refresh(cluster)
-                if name not in self._ids:
-                    raise
-        self._used[name] = self._clock()
-        return self._ids[name]
+            if name not in self._ids:
+                await self._create(cluster, name, credentials)
+            self._used[name] = self._clock()
+            return self._ids[name]
 
     async def collect(self, cluster: str, used_ids: Collection[str]) -> None:
         """Delete the credentials of this cluster that no pod has used for long. Others are never touched."""
@@ -65,6 +62,16 @@ class RegistryStore:
                     await self._delete(name, id_)
         except ProviderError as error:
             log.info("registry credentials not collected, retried", extra={"why": str(error)})
+
+    async def _create(self, cluster: str, name: str, credentials: RegistryCredentials) -> None:
+        """Create a credential. It may exist after an error: by this request, or by another process."""
+        body = api.CreateRegistry(name=name, username=credentials.username, password=credentials.password)
+        try:
+            self._ids[name] = (await self._client.create_registry(body)).id
+        except (OutcomeUnknown, Rejected):
+            await self._refresh(cluster)
+            if name not in self._ids:
+                raise
 
     async def _delete(self, name: str, id_: str) -> None:
         try:

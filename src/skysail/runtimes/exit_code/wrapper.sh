@@ -23,6 +23,8 @@ report() {
 delete_pod() {
   [ -n "${RUNPOD_POD_ID:-}" ] && [ -n "${RUNPOD_API_KEY:-}" ] && [ -n "$api" ] || return 1
   authorization="Authorization: Bearer $RUNPOD_API_KEY"
+  # The proxy of the service rejects the User-Agent of python3.
+  agent='skysail/0.1 (+https://skysail.dev)'
   pod="$api/pods/$RUNPOD_POD_ID"
   ca_file=
   if [ -n "$ca" ] && [ -n "$state" ]; then
@@ -30,21 +32,22 @@ delete_pod() {
     printf '%s' "$ca" > "$ca_file"
   fi
   if command -v curl >/dev/null 2>&1; then
-    set -- -fsS -m 30 -o /dev/null -H "$authorization"
+    set -- -fsS -m 30 -o /dev/null -A "$agent" -H "$authorization"
     [ -n "$ca_file" ] && set -- "$@" --cacert "$ca_file"
     curl "$@" -X DELETE "$pod" 2>/dev/null && return 0
     curl "$@" -X POST -H 'Content-Type: application/json' -d '{"action":"terminate"}' "$pod/action" 2>/dev/null && return 0
   fi
   if command -v python3 >/dev/null 2>&1; then
-    python3 - "$pod" "$authorization" "$ca_file" <<'END' 2>/dev/null && return 0
+    python3 - "$pod" "$authorization" "$agent" "$ca_file" <<'END' 2>/dev/null && return 0
 import ssl, sys, urllib.request
-url, authorization, ca = sys.argv[1:]
-request = urllib.request.Request(url, method="DELETE", headers={"Authorization": authorization.split(": ", 1)[1]})
+url, authorization, agent, ca = sys.argv[1:]
+headers = {"Authorization": authorization.split(": ", 1)[1], "User-Agent": agent}
+request = urllib.request.Request(url, method="DELETE", headers=headers)
 urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cafile=ca or None))
 END
   fi
   if command -v wget >/dev/null 2>&1; then
-    set -- -q -T 30 -O /dev/null "--header=$authorization"
+    set -- -q -T 30 -O /dev/null -U "$agent" "--header=$authorization"
     [ -n "$ca_file" ] && set -- "$@" "--ca-certificate=$ca_file"
     wget "$@" --method=DELETE "$pod" 2>/dev/null && return 0
     wget "$@" '--header=Content-Type: application/json' '--post-data={"action":"terminate"}' "$pod/action" 2>/dev/null \

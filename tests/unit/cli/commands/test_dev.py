@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +44,29 @@ def test_dev_without_a_cluster_names_the_fix(home: Home):
     shown = CliRunner().invoke(dev.application(), ["modal", "--home", str(home.root)])
     assert isinstance(shown.exception, NotRunning)
     assert "skysail up" in str(shown.exception)
+
+
+def test_dev_of_a_cloud_without_ports_prints_the_variables_and_exits(home: Home, monkeypatch):
+    monkeypatch.setattr(dev, "_activate", lambda *_: None)
+    monkeypatch.setattr(dev, "_forward", lambda *_: pytest.fail("nothing is forwarded"))
+    monkeypatch.setattr(stand_ins, "environment", lambda *_: {"RUNPOD_API_KEY": "k"})
+    shown = CliRunner().invoke(dev.application(), ["runpod", "--home", str(home.root)])
+    assert (shown.exit_code, shown.stdout) == (0, "export RUNPOD_API_KEY=k\n")
+
+
+async def test_forwarding_ends_when_nobody_reads_the_output(home: Home, monkeypatch):
+    reading, writing = os.pipe()
+    monkeypatch.setattr(Home, "is_taken", lambda _: True)
+    with os.fdopen(writing, "w") as output:
+        assert not dev._is_closed(output)
+        monkeypatch.setattr("sys.stdout", output)
+        os.close(reading)
+        async with asyncio.timeout(60):
+            await dev._forward_ports(home, "modal")
+
+
+def test_output_that_is_no_file_is_not_closed():
+    assert not dev._is_closed(io.StringIO())
 
 
 def test_environment_of_a_deep_home_is_refused(tmp_path: Path):

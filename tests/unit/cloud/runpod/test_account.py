@@ -8,9 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
 from skysail.cloud.runpod.account import KEY_FIELD, RunPodAccount
+from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.runpod.stand_in.faults import Fault
 from tests.support import virtual_time
 from tests.support.runpod_scene import CLUSTER, KEY, order, scene, second_account, virtual
@@ -224,3 +226,37 @@ async def test_log_with_more_lines_than_the_default_tail_is_read_whole():
         pieces = [piece.data async for piece in second.output(made.id)]
         assert b"".join(pieces).decode() == lines
         await second.close()
+
+
+@virtual
+async def test_output_after_a_restart_waits_for_a_service_that_does_not_answer():
+    kinds = ("429", "500", "404", "lost", "404")
+    faults = [Fault(what=what, on="get", at=at, seconds=2.0) for at, what in enumerate(kinds, start=1)]
+    async with scene(*faults) as at:
+        made = await at.account.create(order())
+        await at.until_running(1)
+        (run,) = at.provider.containers
+        nonce = at.body().env["SKYSAIL_NONCE"]
+        await at.provider.say(run, f"skysail-start {nonce}\nahoy\n\nskysail-exit {nonce} 0 exited \n")
+        second = second_account(at)
+        assert [piece.data async for piece in second.output(made.id)] == [b"ahoy\n"]
+        with pytest.raises(Gone):
+            await anext(second.output("nowhere"))
+        await second.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://api.runpod.io", ACCOUNT_REAL),
+        ("https://api.runpod.io/", ACCOUNT_REAL),
+        ("https://api.runpod.io/v2/", ACCOUNT_REAL),
+        ("https://127.0.0.1:1", "https://127.0.0.1:1"),
+        ("https://127.0.0.1:1/", "https://127.0.0.1:1"),
+        ("unix:/tmp/x.sock", "unix:/tmp/x.sock"),
+    ],
+)
+async def test_every_form_of_an_address_is_the_same_account(url, name):
+    account = RunPodAccount(Endpoint(url), {KEY_FIELD: KEY})
+    assert account.account == name
+    await account.close()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
-from skysail.cloud.runpod import api, client
+from skysail.cloud.runpod import api, client, event_stream
 from skysail.cloud.runpod.client import Endpoint, InvalidEndpoint, RunPodClient
 from skysail.cloud.runpod.rate_budget import RateBudget
 
@@ -121,7 +121,7 @@ async def outcome(opened: RunPodClient) -> tuple[str, ...]:
         (fixed(201, json.dumps({**POD, "cost": "free"}).encode()), OutcomeUnknown),
         (fixed(201, json.dumps({**POD, "cost": -1}).encode()), OutcomeUnknown),
         (fixed(201, b'{"id": "abc", "status": "RUNNING", "cost": 1e999}'), OutcomeUnknown),
-        (fixed(201, json.dumps({**POD, "status": "DANCING"}).encode()), OutcomeUnknown),
+        (fixed(201, json.dumps({**POD, "status": 7}).encode()), OutcomeUnknown),
     ],
 )
 async def test_create_answer_means(answer, want):
@@ -251,11 +251,53 @@ async def test_one_malformed_pod_makes_the_list_incomplete_and_hides_no_other():
     assert not is_complete
 
 
+async def test_pod_of_an_unknown_status_is_listed_and_the_list_is_complete():
+    rows = [POD, {**POD, "id": "def", "status": "DANCING"}]
+    async with serving(fixed(200, json.dumps({"pods": rows}).encode())) as (opened, _):
+        pods, is_complete = await opened.list_pods()
+    assert [(pod.id, pod.status) for pod in pods] == [("abc", "RUNNING"), ("def", "DANCING")]
+    assert is_complete
+
+
 async def test_other_pod_than_requested_is_no_answer():
     async with serving(fixed(200, json.dumps(POD).encode())) as (opened, _):
         assert (await opened.get_pod("abc")).id == "abc"
         with pytest.raises(OutcomeUnknown, match="another pod"):
             await opened.get_pod("def")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"line": "' + b"x" * (3 * 2**20) + b'", "ts": "2026-06-01T12:00:01Z"}',
+        b'{"line": "' + b"x" * (3 * 2**19) + b'", "ts": "2026-06-01T12:00:01Z"}',
+        b"{",
+        b"\xff",
+        b'{"line": "\\ud800", "ts": "2026-06-01T12:00:01Z"}',
+    ],
+)
+async def test_bad_log_event_is_left_out_and_the_cursor_moves_on(bad):
+    good = b'data: {"line": "good", "ts": "2026-06-01T12:00:02Z"}\n\n'
+    stream = b"id: 1\r\ndata: " + bad + b"\r\n\r\nid: 2\n" + good
+    async with serving(fixed(200, stream, "text/event-stream")) as (opened, _):
+        events = [event async for event in opened.logs("abc", since=0.0)]
+    assert [(event.id, event.line) for event in events] == [("1", event_stream.LEFT_OUT), ("2", "good")]
+
+
+async def test_throttled_log_stream_lets_later_calls_wait():
+    async with serving(problem(429, "slow down", **{"Retry-After": "7"})) as (opened, _):
+        with pytest.raises(Throttled) as caught:
+            await anext(opened.logs("abc", since=0.0))
+        assert caught.value.retry_after == 7.0
+        assert opened.budget._wait(0) > 0
+
+
+async def test_log_event_without_time_or_with_an_invalid_id_keeps_its_line():
+    rows = b'data: {"line": "a"}\n\nid: 1\ndata: {"line": "b"}\n\nid: \xff\ndata: {"line": "c", "ts": "x"}\n\n'
+    async with serving(fixed(200, rows, "text/event-stream")) as (opened, _):
+        events = [event async for event in opened.logs("abc", since=0.0)]
+    # The first event has nothing to continue after.
+    assert events == [api.LogEvent("1", "container", "b", 0.0), api.LogEvent("1", "container", "c", 0.0)]
 
 
 async def test_error_texts_are_short_and_printable():

@@ -74,6 +74,20 @@ async def test_times_differ_and_are_the_same_for_every_reader():
     assert times[0] == times[1] == sorted(set(times[0]))
 
 
+async def test_times_rise_also_if_those_of_the_service_are_close_or_fall():
+    service = Service([], cut=1000, is_inclusive=False)
+    times = [10.0, 10.0, 10.0, 10.000001, 10.000002, 9.5, 0.0, 10.000003, 11.0]
+    service._events = [api.LogEvent(str(number), "container", "x", at) for number, at in enumerate(times)]
+    service._events.insert(3, api.LogEvent("s", "system", "pulling", 10.5))
+    service._events.append(api.LogEvent("e", "container", f"skysail-exit {NONCE} 0 exited", 12.0))
+    _, follower = await followed(service)
+    heard = [piece.at async for piece in follower.buffer.replay()]
+    assert heard == sorted(set(heard))
+    assert len(heard) == len(times)
+    assert (heard[0], heard[-1]) == (10.0, 11.0)
+    assert heard[-2] < 10.1, "a line of the system has no time among the output"
+
+
 async def test_empty_line_before_the_report_is_the_wrappers_and_others_stay():
     lines = ["a", "", "", "b", "", f"skysail-exit {NONCE} 0 exited"]
     heard, follower = await followed(
@@ -102,6 +116,14 @@ async def test_second_start_is_a_restart():
     assert heard == ["a"]
     assert follower.exit is not None
     assert follower.exit.reason == "ContainerRestarted"
+
+
+async def test_stream_that_fails_in_an_unknown_way_is_continued(monkeypatch):
+    lines = [(str(number), f"line {number}") for number in range(9)] + [("9", f"skysail-exit {NONCE} 0 exited")]
+    monkeypatch.setattr(f"{__name__}.OutcomeUnknown", RuntimeError)
+    heard, follower = await followed(Service(lines, cut=4, is_inclusive=False))
+    assert heard == [line for _, line in lines[:-1]]
+    assert follower.exit is not None
 
 
 async def test_follower_of_a_deleted_pod_ends():

@@ -23,7 +23,7 @@ from skysail.cloud.provider import (
 from skysail.cloud.runpod.stand_in.faults import Fault
 from skysail.cloud.runpod.stand_in.validation import Refusal
 from tests.support import virtual_time
-from tests.support.runpod_scene import A40, CLUSTER, order, scene, virtual
+from tests.support.runpod_scene import A40, CLUSTER, order, scene, second_account, virtual
 
 
 @virtual
@@ -149,6 +149,19 @@ async def test_pull_secret_becomes_a_credential_of_ours_and_is_removed_again():
             await at.account.list()
             await asyncio.sleep(1.0)
         assert list(at.service.registries) == [foreign.id]
+
+
+@virtual
+async def test_parallel_launches_share_one_credential():
+    login = RegistryCredentials("registry.test", "user", "canary-password")
+    async with scene() as at:
+        other = second_account(at)
+        accounts = (at.account, other) * 4
+        await asyncio.gather(*(account.create(order(registry_credentials=login)) for account in accounts))
+        (row,) = at.service.registries.values()
+        assert {record.body.registry for record in at.service.pods.values()} == {row.id}
+        assert at.server.requests.count("POST /v2/registries") <= 2, "one of each process"
+        await other.close()
 
 
 def _registry(name: str):

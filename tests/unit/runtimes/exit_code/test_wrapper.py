@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from skysail.cloud.runpod.client import USER_AGENT
 from skysail.runtimes.exit_code.script import (
     WrappedFile,
     WrapperOptions,
@@ -235,12 +236,12 @@ def test_ended_container_deletes_its_own_pod(run, tool, tmp_path: Path):
         found = shutil.which(name, path="/usr/bin:/bin")
         if found:
             (tools / name).symlink_to(found)
-    requests: list[tuple[str, str, str | None]] = []
+    requests: list[tuple[str | None, ...]] = []
     seen = threading.Event()
 
     class Api(http.server.BaseHTTPRequestHandler):
         def do_DELETE(self) -> None:
-            requests.append(("DELETE", self.path, self.headers["Authorization"]))
+            requests.append(("DELETE", self.path, self.headers["Authorization"], self.headers["User-Agent"]))
             self.send_response(204)
             self.end_headers()
             seen.set()
@@ -254,4 +255,4 @@ def test_ended_container_deletes_its_own_pod(run, tool, tmp_path: Path):
         assert wrapped.until_exit()[0] == 0
         assert seen.wait(60)
         server.shutdown()
-    assert requests[0] == ("DELETE", "/v2/pods/pod1", "Bearer key1")
+    assert requests[0] == ("DELETE", "/v2/pods/pod1", "Bearer key1", USER_AGENT)

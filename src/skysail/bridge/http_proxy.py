@@ -22,6 +22,7 @@ from skysail.bridge import http_headers
 from skysail.bridge.http_headers import BadRequest
 from skysail.bridge.routes import Route
 from skysail.bridge.traffic import Direction, Traffic
+from skysail.cloud import http_address
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.http_address import HttpAccount, HttpAddress
 
@@ -170,7 +171,7 @@ class HttpProxy:
         except (aiohttp.ClientError, OSError) as error:
             raise _TooLarge if body.is_too_large else error from error
         for _ in range(_MAX_REDIRECTS):
-            following = http_headers.follows(reply.status, reply.headers.get("Location", ""), base, reply.url)
+            following = http_address.follows(reply.status, reply.headers.get("Location", ""), base, reply.url)
             if following is None:
                 break
             reply.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import secrets
 import socket
 from typing import TYPE_CHECKING
@@ -72,3 +73,32 @@ async def test_probe_endless_redirects_are_no_answer():
     async with serving(server.handle) as url:
         with pytest.raises(OutcomeUnknown):
             await probe(url, HEADERS, 0.5)
+
+
+async def test_probe_reads_only_the_begin_of_an_answer():
+    """The body never ends, so a probe that read all of it would never return."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        reply = web.StreamResponse()
+        await reply.prepare(request)
+        with contextlib.suppress(OSError):
+            while True:
+                await reply.write(b"x" * 65536)
+        return reply
+
+    async with serving(handle) as url:
+        await probe(url, HEADERS, 10.0)
+
+
+async def test_probe_unpacks_no_answer():
+    packed = gzip.compress(b"x" * 2**20)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.headers["Accept-Encoding"] == "identity"
+        headers = {"Content-Encoding": "gzip", "X-Skysail-Problem": "HandlerNotFound"}
+        return web.Response(status=500, headers=headers, body=packed)
+
+    async with serving(handle) as url:
+        with pytest.raises(Rejected) as error:
+            await probe(url, HEADERS, 10.0)
+    assert len(str(error.value)) <= len(packed)

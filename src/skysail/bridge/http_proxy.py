@@ -22,7 +22,7 @@ from skysail.bridge import http_headers
 from skysail.bridge.http_headers import BadRequest
 from skysail.bridge.routes import Route
 from skysail.bridge.traffic import Direction, Traffic
-from skysail.cloud import http_address
+from skysail.cloud import http_address, outbound
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.http_address import HttpAccount, HttpAddress
 
@@ -182,8 +182,15 @@ class HttpProxy:
     async def _request(
         self, method: str, url: URL, headers: list[tuple[str, str]], body: AsyncIterator[bytes] | None, *, checks: bool
     ) -> aiohttp.ClientResponse:
-        named = CIMultiDict(headers)
-        return await self._session.request(method, url, headers=named, data=body, allow_redirects=False, ssl=checks)
+        return await self._session.request(
+            method,
+            url,
+            headers=CIMultiDict(headers),
+            data=body,
+            allow_redirects=False,
+            ssl=checks,
+            proxy=outbound.http_proxy(url),
+        )
 
     async def _stream_back(
         self, route: Route, request: web.BaseRequest, reply: aiohttp.ClientResponse, address: HttpAddress
@@ -229,6 +236,7 @@ class HttpProxy:
             max_msg_size=_MAX_FRAME_BYTES,
             autoping=True,
             ssl=address.verifies,
+            proxy=outbound.http_proxy(url),
         ) as server:
             self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
             chosen = (server.protocol,) if server.protocol else ()

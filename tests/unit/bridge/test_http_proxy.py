@@ -236,6 +236,20 @@ async def test_http_proxy_redirect_of_a_websocket_takes_no_credentials_to_anothe
         await runner.cleanup()
 
 
+async def test_http_proxy_goes_through_the_proxy_of_the_environment(monkeypatch):
+    """The test's server plays the proxy: the host of the address is unknown here."""
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        monkeypatch.setenv("http_proxy", harness.account.url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        harness.account.url = "http://app.invalid"
+        async with client.get(f"{harness.url}/a") as reply:
+            assert reply.status == 200
+        async with client.ws_connect(f"{harness.url}/ws") as line:
+            await line.send_bytes(b"abc")
+            assert await line.receive_bytes() == b"cba"
+    assert [request.headers["Host"] for request in harness.server.seen] == ["app.invalid"] * 2
+
+
 @pytest.mark.parametrize(("method", "status", "sent"), [("GET", 200, 3), ("POST", 502, 1)])
 async def test_http_proxy_retries_only_idempotent_requests(method, status, sent):
     async with bridge() as harness, aiohttp.ClientSession() as client:

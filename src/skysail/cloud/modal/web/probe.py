@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from skysail.cloud import http_address
+from skysail.cloud import http_address, outbound
 from skysail.cloud.errors import OutcomeUnknown, Rejected
 
 READY_PATH = "/_skysail/ready"
@@ -75,7 +75,9 @@ async def _ask(session: aiohttp.ClientSession, base: URL, headers: tuple[tuple[s
     """Send one request, and follow Modal's own redirects alone: the headers must not reach another host."""
     url = base.join(URL(READY_PATH))
     for _ in range(_MAX_REDIRECTS):
-        async with session.get(url, headers=headers, allow_redirects=False, ssl=verifies(str(base))) as reply:
+        async with session.get(
+            url, headers=headers, allow_redirects=False, ssl=verifies(str(base)), proxy=outbound.http_proxy(url)
+        ) as reply:
             following = http_address.follows(reply.status, reply.headers.get("Location", ""), base, reply.url)
             if following is None:
                 text = await _begin(reply.content)

@@ -102,3 +102,13 @@ async def test_probe_unpacks_no_answer():
         with pytest.raises(Rejected) as error:
             await probe(url, HEADERS, 10.0)
     assert len(str(error.value)) <= len(packed)
+
+
+async def test_probe_goes_through_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch):
+    """The host is unknown here, as it is in a cluster whose only way out is a proxy."""
+    proxy = Server((200, {}, "ready"))
+    async with serving(proxy.handle) as url:
+        monkeypatch.setenv("http_proxy", url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        await probe("http://app.invalid", HEADERS, 10.0)
+    assert [request.headers["Host"] for request in proxy.seen] == ["app.invalid"]

@@ -22,7 +22,7 @@ import modal
 from modal import exception
 
 from skysail.cloud.account import Instance, LaunchProgress, LaunchSpec
-from skysail.cloud.errors import OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.errors import NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
 from skysail.cloud.modal import errors
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.launcher import image as base_image
@@ -137,7 +137,8 @@ class WebDeployer:
         try:
             await self._probe(url)
         except OutcomeUnknown as error:
-            raise Throttled(str(error), _CALL_SECONDS) from error
+            # Not Throttled: other Apps can be deployed.
+            raise NoCapacity(str(error)) from error
         finally:
             with contextlib.suppress(*errors.SDK_ERRORS):
                 await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
@@ -163,7 +164,7 @@ class WebDeployer:
             self._inventory.end(made, spec.claim)
             if isinstance(error, Rejected):
                 raise
-            raise Throttled(str(error), _CALL_SECONDS) from error
+            raise NoCapacity(str(error)) from error
 
     async def _deployed(self, spec: LaunchSpec, arguments: WebArguments) -> Instance:
         made = await self._inventory.named(arguments.app)

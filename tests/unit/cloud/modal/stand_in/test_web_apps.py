@@ -12,9 +12,10 @@ import modal
 import pytest
 
 from skysail.cloud.account import LaunchSpec, Member
-from skysail.cloud.errors import Gone, Rejected, Throttled
+from skysail.cloud.errors import Gone, NoCapacity, Rejected, Throttled
 from skysail.cloud.modal.account import ModalAccount
 from skysail.cloud.modal.stand_in.faults import Fault
+from skysail.cloud.modal.web import deployer
 from skysail.cloud.provider import Container, File, Mount, Pod, ProjectedFiles, ResourceLimits, Volume
 from skysail.cloud.simulated import billing
 from skysail.runtimes import handler_server
@@ -120,6 +121,24 @@ async def test_foreign_app_quota_and_lost_answers_are_told_apart(cloud: StandInH
         await account.create(launch("c2"))
     assert error.value.reason == "NameConflict"
     await app.stop.aio()
+
+
+async def test_app_that_does_not_answer_in_time_delays_its_own_claim_alone(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    """Throttled would delay all claims of the provider."""
+    slow = ("python", "-c", "import time; time.sleep(3600)")
+    monkeypatch.setattr(deployer, "_PROBE_SECONDS", 2.0)
+    with pytest.raises(NoCapacity, match="did not answer in 2 seconds"):
+        await account.create(launch("c1", command=slow, options="web,port=8125"))
+    assert live_apps(cloud) == 0
+    monkeypatch.setattr(deployer, "_PROBE_SECONDS", 60.0)
+    made = await account.create(launch("c2"))
+    monkeypatch.setattr(deployer, "_PROBE_SECONDS", 2.0)
+    with pytest.raises(NoCapacity):
+        await account.create(launch("c3", command=slow, options="web,port=8125"))
+    assert live_apps(cloud) == 1
+    await account.terminate(made.id, 0)
 
 
 def launch(  # noqa: PLR0913 (each for some test)

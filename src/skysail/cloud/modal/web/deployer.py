@@ -22,7 +22,7 @@ import modal
 from modal import exception
 
 from skysail.cloud.account import Instance, LaunchProgress, LaunchSpec
-from skysail.cloud.errors import NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
 from skysail.cloud.modal import errors
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.launcher import image as base_image
@@ -31,7 +31,7 @@ from skysail.cloud.modal.web import arguments as arguments_module
 from skysail.cloud.modal.web import probe as probe_module
 from skysail.cloud.modal.web import tags as tags_module
 from skysail.cloud.modal.web.arguments import WebArguments
-from skysail.cloud.modal.web.inventory import FUNCTION, DeployedApp, WebInventory
+from skysail.cloud.modal.web.inventory import FUNCTION, AnyFunction, DeployedApp, WebInventory
 from skysail.cloud.modal.web.proxy_tokens import ProxyTokens
 from skysail.cloud.web_app import WebApp
 
@@ -133,10 +133,10 @@ class WebDeployer:
             revision=arguments.revision,
             is_check=True,
         )
-        app, url = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
+        app, function = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
         try:
-            await self._probe(url)
-        except OutcomeUnknown as error:
+            await self._probe(await self._url(function))
+        except (OutcomeUnknown, Gone) as error:
             # Not Throttled: other Apps can be deployed.
             raise NoCapacity(str(error)) from error
         finally:
@@ -150,12 +150,10 @@ class WebDeployer:
 
     async def _verify(self, spec: LaunchSpec, arguments: WebArguments) -> None:
         """Ask a new App. Stop it if it cannot serve, and raise Rejected."""
-        made = await self._inventory.named(arguments.app)
-        if made is None:
-            raise OutcomeUnknown(f"Modal does not list App {arguments.app} after its deploy.")
+        made = await self._made(arguments)
         try:
             await self._probe(made.url)
-        except (Rejected, OutcomeUnknown) as error:
+        except ProviderError as error:
             client = await self._connection.client()
             try:
                 await errors.bounded(made.handle.stop.aio(client=client), _CALL_SECONDS, "stop the App")
@@ -167,11 +165,32 @@ class WebDeployer:
             raise NoCapacity(str(error)) from error
 
     async def _deployed(self, spec: LaunchSpec, arguments: WebArguments) -> Instance:
-        made = await self._inventory.named(arguments.app)
-        found = None if made is None else await self._inventory.get(tags_module.instance_id(made.app_id, spec.claim))
+        made = await self._made(arguments)
+        try:
+            found = await self._inventory.get(tags_module.instance_id(made.app_id, spec.claim))
+        except ProviderError as error:
+            raise OutcomeUnknown(str(error)) from error
         if found is None:
             raise OutcomeUnknown(f"Modal does not list App {arguments.app} after its deploy.")
         return found
+
+    async def _made(self, arguments: WebArguments) -> DeployedApp:
+        """Return the App after its deploy. It exists, so every error is OutcomeUnknown."""
+        try:
+            made = await self._inventory.named(arguments.app)
+        except ProviderError as error:
+            raise OutcomeUnknown(str(error)) from error
+        if made is None:
+            raise OutcomeUnknown(f"Modal does not list App {arguments.app} after its deploy.")
+        return made
+
+    async def _url(self, function: AnyFunction) -> str:
+        try:
+            url = await errors.bounded(function.get_web_url.aio(), _CALL_SECONDS, "return a URL")
+        except errors.SDK_ERRORS as error:
+            raise errors.of_read(error) from error
+        assert url, "a web Function has a URL"
+        return url
 
     async def _probe(self, url: str) -> None:
         await probe_module.probe(url, await self._tokens.headers(), _PROBE_SECONDS)
@@ -189,8 +208,8 @@ class WebDeployer:
 
     async def _call_deploy(
         self, arguments: WebArguments, name: str, web: WebApp, tags: dict[str, str], spec: LaunchSpec
-    ) -> tuple[modal.App, str]:
-        """Deploy one App. Returns it and its URL. Raises an error that says whether the deploy may have happened."""
+    ) -> tuple[modal.App, AnyFunction]:
+        """Deploy one App with its function. Raises an error that says whether the deploy may have happened."""
         try:
             client = await self._connection.client()
         except OutcomeUnknown as error:
@@ -207,15 +226,13 @@ class WebDeployer:
                     client=client, environment_name=self._connection.environment or None, tag=arguments.revision
                 )
                 await errors.bounded(deploying, _DEPLOY_SECONDS, "deploy the App")
-            url = await errors.bounded(function.get_web_url.aio(), _CALL_SECONDS, "return a URL")
         except exception.ImageBuildError as error:
             raise await self._build_error(error, client) from error
         except errors.SDK_ERRORS as error:
             raise errors.of_creation(error) from error
         finally:
             self._inventory.deploying.discard(name)
-        assert url, "a web Function has a URL"
-        return app, url
+        return app, function
 
     def _target(self, arguments: WebArguments, name: str, web: WebApp) -> Any:
         label = tags_module.label(name)

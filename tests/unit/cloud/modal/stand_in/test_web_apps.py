@@ -12,7 +12,7 @@ import modal
 import pytest
 
 from skysail.cloud.account import LaunchSpec, Member
-from skysail.cloud.errors import Gone, NoCapacity, Rejected, Throttled
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.modal.account import ModalAccount
 from skysail.cloud.modal.stand_in.faults import Fault
 from skysail.cloud.modal.web import deployer
@@ -138,6 +138,23 @@ async def test_app_that_does_not_answer_in_time_delays_its_own_claim_alone(
     with pytest.raises(NoCapacity):
         await account.create(launch("c3", command=slow, options="web,port=8125"))
     assert live_apps(cloud) == 1
+    await account.terminate(made.id, 0)
+
+
+async def test_throttled_read_after_a_deploy_is_an_unknown_outcome(cloud: StandInHarness, account: ModalAccount):
+    """Throttled would say that nothing was created."""
+    cloud.inject(Fault(rpc="AppList", kind="exhausted", skip=1))
+    with pytest.raises(OutcomeUnknown):
+        await account.create(launch("c1"))
+    cloud.faults.clear()
+    assert {row.claim for row in (await account.list()).instances} == {"c1"}
+    made = await account.create(launch("c1"))
+    # The last listing of a take-over fails, too.
+    cloud.inject(Fault(rpc="AppList", kind="exhausted", skip=1))
+    with pytest.raises(OutcomeUnknown):
+        await account.create(launch("c2"))
+    cloud.faults.clear()
+    assert {row.claim for row in (await account.list()).instances} == {"c1", "c2"}
     await account.terminate(made.id, 0)
 
 

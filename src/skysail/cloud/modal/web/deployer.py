@@ -133,15 +133,20 @@ class WebDeployer:
             revision=arguments.revision,
             is_check=True,
         )
-        app, function = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
+        # A check takes longer than the orphan collector waits. One of a process that has died is an orphan.
+        self._inventory.checking.add(arguments.check_app)
         try:
-            await self._probe(await self._url(function))
-        except (OutcomeUnknown, Gone) as error:
-            # Not Throttled: other Apps can be deployed.
-            raise NoCapacity(str(error)) from error
+            app, function = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
+            try:
+                await self._probe(await self._url(function))
+            except (OutcomeUnknown, Gone) as error:
+                # Not Throttled: other Apps can be deployed.
+                raise NoCapacity(str(error)) from error
+            finally:
+                with contextlib.suppress(*errors.SDK_ERRORS):
+                    await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
         finally:
-            with contextlib.suppress(*errors.SDK_ERRORS):
-                await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
+            self._inventory.checking.discard(arguments.check_app)
 
     async def _deploy(self, spec: LaunchSpec, arguments: WebArguments, live: DeployedApp | None) -> None:
         self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")

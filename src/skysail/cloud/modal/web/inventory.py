@@ -74,6 +74,8 @@ class WebInventory:
         self._ended: dict[str, Instance] = {}
         # Names of Apps that this process deploys now.
         self.deploying: set[str] = set()
+        # Names of second Apps by which this process checks a revision now.
+        self.checking: set[str] = set()
 
     async def instances(self) -> list[Instance]:
         """Return the instances of all Apps, and those that ended recently. Raises if one App cannot be read."""
@@ -162,7 +164,7 @@ class WebInventory:
 
     async def _instances(self, app: DeployedApp) -> list[Instance]:
         """Return the instance of the claim that pays, and those of earlier claims."""
-        if app.tags.cluster != self._cluster:
+        if app.tags.cluster != self._cluster or app.name in self.checking:
             return []
         if app.function is None:
             # A deploy that was never finished belongs to no claim: the orphan collector ends it.

@@ -158,6 +158,20 @@ async def test_throttled_read_after_a_deploy_is_an_unknown_outcome(cloud: StandI
     await account.terminate(made.id, 0)
 
 
+async def test_check_of_a_revision_is_no_instance_while_it_runs(account: ModalAccount, monkeypatch: pytest.MonkeyPatch):
+    """The orphan collector would stop the App of a check that takes long."""
+    seen = []
+
+    async def probe(*_: object) -> None:
+        seen.append({row.claim for row in (await account.list()).instances})
+
+    monkeypatch.setattr(deployer.probe_module, "probe", probe)
+    made = await account.create(launch("c1", env={"VALUE": "old"}))
+    await account.create(launch("c2", env={"VALUE": "new"}))
+    assert seen == [{"c1"}, {"c1"}]
+    await account.terminate(made.id, 0)
+
+
 def launch(  # noqa: PLR0913 (each for some test)
     claim: str,
     *,

@@ -120,13 +120,16 @@ class WebInventory:
         return [app for app in found if app is not None]
 
     def end(self, app: DeployedApp, claim: str) -> None:
-        """Record that the claim has ended, with its cost."""
+        """Record that the claim has ended, with its cost. The cost is unknown if this process never sampled it."""
         id_, now = tags_module.instance_id(app.app_id, claim), self._now()
-        meter = self._meters.pop(id_, _Meter())
+        meter = self._meters.pop(id_, None)
+        if meter is not None and claim == app.tags.claim:
+            # Nobody has counted since the last sample.
+            meter.add(now, app.tags.max_containers, app.tags)
         row = _instance(app, claim)
         exit_ = Ended(code=0, reason="Completed", message="The App was stopped.", started=row.started, ended=now)
         self._ended[id_] = msgspec.structs.replace(
-            row, state="ended", ended=now, exit=exit_, usd_total=round(meter.usd, 6)
+            row, state="ended", ended=now, exit=exit_, usd_total=None if meter is None else round(meter.usd, 6)
         )
 
     async def _listed(self, client: modal.Client) -> list[modal.App]:

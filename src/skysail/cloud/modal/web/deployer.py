@@ -82,7 +82,7 @@ class WebDeployer:
         """
         arguments = arguments_module.web_arguments(spec, web, self._prices)
         async with self.lock(arguments.app):
-            live = await self._live(arguments)
+            live = await self._live(spec, arguments)
             if live is not None and live.tags.revision == arguments.revision:
                 return await self._take_over(live, spec, arguments)
             if live is not None:
@@ -92,13 +92,13 @@ class WebDeployer:
                 await self._verify(spec, arguments)
             return await self._deployed(spec, arguments)
 
-    async def _live(self, arguments: WebArguments) -> DeployedApp | None:
+    async def _live(self, spec: LaunchSpec, arguments: WebArguments) -> DeployedApp | None:
         """Return the App of this name, or None. Raises Rejected if another owner has the name."""
         try:
             live = await self._inventory.named(arguments.app)
         except OutcomeUnknown as error:
             raise Throttled(str(error), _CALL_SECONDS) from error
-        if live is not None and not live.tags.claim:
+        if live is not None and (not live.tags.claim or live.tags.cluster != spec.cluster):
             raise Rejected(
                 "NameConflict",
                 f"App {arguments.app} at Modal does not belong to this cluster: stop it, or rename the object.",

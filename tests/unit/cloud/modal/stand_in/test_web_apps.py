@@ -116,10 +116,13 @@ async def test_foreign_app_quota_and_lost_answers_are_told_apart(cloud: StandInH
     again = await account.create(launch("c1"))
     assert again.id == made.id
     app = await modal.App.lookup.aio(app_name(cloud), client=await cloud.client())
-    await app.set_tags.aio({"owner": "somebody"})
-    with pytest.raises(Rejected) as error:
-        await account.create(launch("c2"))
-    assert error.value.reason == "NameConflict"
+    # Names of Apps contain only the begin of the cluster's id.
+    other = {"owner": "skysail", "claim": "c1", "cluster": f"{CLUSTER[:8]}-0000-0000-0000-000000000000"}
+    for tags in ({"owner": "somebody"}, other):
+        await app.set_tags.aio(tags)
+        with pytest.raises(Rejected) as error:
+            await account.create(launch("c2"))
+        assert error.value.reason == "NameConflict"
     await app.stop.aio()
 
 

@@ -114,6 +114,22 @@ async def test_no_capacity_is_told_only_when_nothing_is_left(service, customer):
     service.check_ledger()
 
 
+@pytest.mark.parametrize("kind", ["exhausted", "unauthenticated"])
+async def test_error_after_the_creation_is_an_unknown_outcome_if_a_sandbox_is_left(service, customer, kind):
+    """The SDK creates the sandbox, asks for its machine, and hides that it could not terminate the sandbox."""
+    service.inject(
+        Fault(rpc="SandboxCreate", kind="no-capacity"),
+        Fault(rpc="SandboxGetTaskId", kind=kind, times=None),
+        Fault(rpc="SandboxTerminate", kind="internal", times=None),
+    )
+    with pytest.raises(OutcomeUnknown):
+        await customer.cloud.create(customer.order(gpu=T4))
+    service.faults.clear()
+    (left,) = await customer.mine()
+    await customer.ended(left)
+    service.check_ledger()
+
+
 async def test_no_capacity_with_a_failed_termination_is_an_unknown_outcome(service, customer):
     service.inject(
         Fault(rpc="SandboxCreate", kind="no-capacity"),

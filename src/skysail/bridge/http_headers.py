@@ -41,8 +41,6 @@ _TARGET = re.compile(r"/[\x21-\x7e]*")
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
 _REFUSED_METHODS = frozenset({"CONNECT", "TRACE"})
-# Modal adds this to the address of the result of a slow request.
-_FUNCTION_CALL = "__modal_function_call_id"
 
 
 class BadRequest(Exception):
@@ -118,22 +116,6 @@ def response_headers(headers: Headers, credentials: Headers, base: URL) -> list[
     }
     kept = [(name, value) for name, value in received if name.lower() not in dropped]
     return [(name, _relative(value, base) if name.lower() == "location" else value) for name, value in kept]
-
-
-def follows(status: int, location: str, base: URL, current: URL) -> URL | None:
-    """Return where the result of a slow request will be: a 303 to the same server, with the id of a function call.
-
-    Returns None for other answers, which are passed to the caller: a redirect of the server's own program is for the
-    caller, and the credentials must not follow a redirect to another host.
-    """
-    if status != 303 or not location:  # noqa: PLR2004 (See Other)
-        return None
-    try:
-        url = current.join(URL(location, encoded=True))
-        same = url.origin() == base.origin() and url.user is None and url.password is None
-    except ValueError:
-        return None
-    return url if same and url.query.get(_FUNCTION_CALL) else None
 
 
 def may_retry(method: str, *, has_body: bool) -> bool:

@@ -22,6 +22,7 @@ from skysail.bridge import http_headers
 from skysail.bridge.http_headers import BadRequest
 from skysail.bridge.routes import Route
 from skysail.bridge.traffic import Direction, Traffic
+from skysail.cloud import http_address, outbound
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.http_address import HttpAccount, HttpAddress
 
@@ -32,6 +33,10 @@ _MAX_REDIRECTS = 600  # a server that answers each 150 seconds may take a day
 _MAX_FRAME_BYTES = 16 * 2**20
 # Ask again for an address that expires this soon.
 _EXPIRY_MARGIN = 30.0
+# After an answer that rejects the credentials, ask again for an address that is this old. A tenant's own server may
+# give such answers, too.
+_RENEWAL_SECONDS = 60.0
+_REJECTED = frozenset({401, 403})
 _BAD_REQUEST, _TOO_LARGE, _BAD_GATEWAY, _UNAVAILABLE, _TIMEOUT = 400, 413, 502, 503, 504
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -81,6 +86,7 @@ class HttpProxy:
         self._max_request_bytes = max_request_bytes
         self._wall = wall
         self._addresses: dict[tuple[str, int], HttpAddress] = {}
+        self._asked: dict[tuple[str, int], float] = {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_seconds)
         # Bodies pass as they are, and cookies of one tenant's server must never reach another one.
         create_session = partial(
@@ -146,6 +152,8 @@ class HttpProxy:
                 continue
             break
         self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
+        if reply.status in _REJECTED:
+            self._doubt((route.instance, route.target_port))
         async with reply:
             return await self._stream_back(route, request, reply, address)
 
@@ -170,7 +178,7 @@ class HttpProxy:
         except (aiohttp.ClientError, OSError) as error:
             raise _TooLarge if body.is_too_large else error from error
         for _ in range(_MAX_REDIRECTS):
-            following = http_headers.follows(reply.status, reply.headers.get("Location", ""), base, reply.url)
+            following = http_address.follows(reply.status, reply.headers.get("Location", ""), base, reply.url)
             if following is None:
                 break
             reply.release()
@@ -181,8 +189,15 @@ class HttpProxy:
     async def _request(
         self, method: str, url: URL, headers: list[tuple[str, str]], body: AsyncIterator[bytes] | None, *, checks: bool
     ) -> aiohttp.ClientResponse:
-        named = CIMultiDict(headers)
-        return await self._session.request(method, url, headers=named, data=body, allow_redirects=False, ssl=checks)
+        return await self._session.request(
+            method,
+            url,
+            headers=CIMultiDict(headers),
+            data=body,
+            allow_redirects=False,
+            ssl=checks,
+            proxy=outbound.http_proxy(url),
+        )
 
     async def _stream_back(
         self, route: Route, request: web.BaseRequest, reply: aiohttp.ClientResponse, address: HttpAddress
@@ -228,6 +243,7 @@ class HttpProxy:
             max_msg_size=_MAX_FRAME_BYTES,
             autoping=True,
             ssl=address.verifies,
+            proxy=outbound.http_proxy(url),
         ) as server:
             self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
             chosen = (server.protocol,) if server.protocol else ()
@@ -270,11 +286,18 @@ class HttpProxy:
         known = self._addresses.get(key)
         if known is None or (known.expires is not None and known.expires - _EXPIRY_MARGIN < self._wall()):
             known = self._addresses[key] = await self._account.http_address(*key)
+            self._asked[key] = self._wall()
         return known
+
+    def _doubt(self, key: tuple[str, int]) -> None:
+        """Forget an address whose credentials may have been replaced, unless it is new."""
+        if self._wall() - self._asked.get(key, 0.0) > _RENEWAL_SECONDS:
+            self._addresses.pop(key, None)
 
     def forget(self, instances: set[str]) -> None:
         """Forget the addresses of all instances but these."""
         self._addresses = {key: address for key, address in self._addresses.items() if key[0] in instances}
+        self._asked = {key: at for key, at in self._asked.items() if key[0] in instances}
 
 
 async def _reject_redirect(

@@ -50,6 +50,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     start or none does, they share a private network, and one that fails ends the others. `gpus` are those of each
     member. `replicas` are copies of a single member.
     `max_lifetime` is the maximum lifetime, which the cloud enforces even if the operator is gone.
+    No cloud enforces that of a web App: only the operator ends it.
     `region` and `cloud_type` are those of the offer, empty if the cloud chooses. `max_usd_per_hour` is a cap on the
     price of all replicas. `options` are settings that only this cloud knows.
     """

@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 import msgspec
+from yarl import URL
+
+# Modal adds this to the address of the result of a slow request.
+_FUNCTION_CALL = "__modal_function_call_id"
 
 
 class HttpAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,3 +41,19 @@ class HttpAccount(Protocol):
     async def http_address(self, instance: str, port: int) -> HttpAddress:
         """Return the address of an HTTP server at a port of an instance. Raises errors of `cloud.errors`."""
         ...
+
+
+def follows(status: int, location: str, base: URL, current: URL) -> URL | None:
+    """Return where the result of a slow request will be: a 303 to the same server, with the id of a function call.
+
+    Returns None for other answers, which are passed to the caller: a redirect of the server's own program is for the
+    caller, and the credentials must not follow a redirect to another host.
+    """
+    if status != 303 or not location:  # noqa: PLR2004 (See Other)
+        return None
+    try:
+        url = current.join(URL(location, encoded=True))
+        same = url.origin() == base.origin() and url.user is None and url.password is None
+    except ValueError:
+        return None
+    return url if same and url.query.get(_FUNCTION_CALL) else None

@@ -12,6 +12,10 @@ import urllib.request
 
 from python_socks import ProxyError
 from python_socks.async_.asyncio import Proxy
+from yarl import URL
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_HTTP_SCHEMES = frozenset({"http", "https"})
 
 
 async def open_connection(
@@ -33,6 +37,19 @@ async def open_connection(
     except BaseException:
         tunnel.close()
         raise
+
+
+def http_proxy(url: URL) -> URL | None:
+    """Return the proxy for an HTTP request, or None for this machine and for the hosts of `NO_PROXY`.
+
+    The `trust_env` of aiohttp would also send the passwords of `~/.netrc`, here to servers of tenants.
+    """
+    host = url.host or ""
+    if host in _LOOPBACK or urllib.request.proxy_bypass(host):
+        return None
+    text = urllib.request.getproxies().get(url.scheme, "")
+    found = URL(text if "://" in text else f"http://{text}") if text else None
+    return found if found is not None and found.scheme in _HTTP_SCHEMES else None
 
 
 def _without_login(proxy: str) -> str:

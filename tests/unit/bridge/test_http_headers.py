@@ -9,6 +9,7 @@ from yarl import URL
 
 from skysail.bridge import http_headers
 from skysail.bridge.http_headers import BadRequest
+from skysail.cloud import http_address
 
 BASE = URL("https://abc--web.modal.run/prefix")
 CALL = "__modal_function_call_id=fc-1"
@@ -161,7 +162,7 @@ def test_response_headers_credentials_never_come_back():
     ],
 )
 def test_follows_only_the_result_of_a_function_call_at_the_same_server(status, location, followed):
-    found = http_headers.follows(status, location, BASE, URL("https://abc--web.modal.run/prefix/slow"))
+    found = http_address.follows(status, location, BASE, URL("https://abc--web.modal.run/prefix/slow"))
     assert (None if found is None else str(found)) == followed
 
 

@@ -124,13 +124,14 @@ class Account:
         self.asked = 0
         self.expires: float | None = None
         self.failing = False
+        self.token = TOKEN
 
     async def http_address(self, instance: str, port: int) -> HttpAddress:
         assert (instance, port) == ("i-1", 8000)
         self.asked += 1
         if self.failing:
             raise OutcomeUnknown(f"no answer {TOKEN}")
-        return HttpAddress(url=self.url, headers=(("Authorization", f"Bearer {TOKEN}"),), expires=self.expires)
+        return HttpAddress(url=self.url, headers=(("Authorization", f"Bearer {self.token}"),), expires=self.expires)
 
 
 class Harness:
@@ -236,6 +237,20 @@ async def test_http_proxy_redirect_of_a_websocket_takes_no_credentials_to_anothe
         await runner.cleanup()
 
 
+async def test_http_proxy_goes_through_the_proxy_of_the_environment(monkeypatch):
+    """The test's server plays the proxy: the host of the address is unknown here."""
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        monkeypatch.setenv("http_proxy", harness.account.url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        harness.account.url = "http://app.invalid"
+        async with client.get(f"{harness.url}/a") as reply:
+            assert reply.status == 200
+        async with client.ws_connect(f"{harness.url}/ws") as line:
+            await line.send_bytes(b"abc")
+            assert await line.receive_bytes() == b"cba"
+    assert [request.headers["Host"] for request in harness.server.seen] == ["app.invalid"] * 2
+
+
 @pytest.mark.parametrize(("method", "status", "sent"), [("GET", 200, 3), ("POST", 502, 1)])
 async def test_http_proxy_retries_only_idempotent_requests(method, status, sent):
     async with bridge() as harness, aiohttp.ClientSession() as client:
@@ -307,6 +322,18 @@ async def test_http_proxy_asks_again_for_an_address_that_expires():
             async with client.get(f"{harness.url}/") as reply:
                 assert reply.status == 200
             assert harness.account.asked == asked
+
+
+async def test_http_proxy_asks_again_for_an_address_whose_credentials_are_rejected():
+    """But not with each such answer: a tenant's own server may give them, and the cloud's API is slow."""
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        harness.account.token = "revoked"
+        for wall, status, asked in ((1000.0, 401, 1), (1010.0, 401, 1), (1070.0, 401, 1), (1080.0, 200, 2)):
+            harness.wall = wall
+            async with client.get(f"{harness.url}/") as reply:
+                assert reply.status == status
+            assert harness.account.asked == asked
+            harness.account.token = TOKEN
 
 
 async def test_http_proxy_unknown_address_is_a_bad_gateway_without_secrets(caplog):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
 
-from skysail.runtimes.modal_gang import SHIM
+import pytest
+
+from skysail.runtimes.modal_gang import SHIM, skysail_gang
 
 MARK = "skysail-gang "
 RUN = "import sys; sys.path.insert(0, sys.argv[1]); import skysail_gang as g; g.LINK_PORT = int(sys.argv[2]); "
@@ -21,7 +25,7 @@ class Ranks:
         rows = [{"argv": [sys.executable, "-c", script], "env": {"OWN": str(n)}} for n, script in enumerate(scripts)]
         if argv:
             rows = [{"argv": None, "env": {}} for _ in scripts]
-        gang: dict[str, Any] = {"argv": argv, "ranks": rows, "names": [], "cwd": "", "grace": 2}
+        gang: dict[str, Any] = {"argv": argv, "ranks": rows, "names": [], "cwd": "", "grace": 2, "nonce": "n-1"}
         env = {**os.environ, "SKYSAIL_GANG": json.dumps({**gang, "has_placeholders": has_placeholders})}
         addresses = ",".join(["127.0.0.1"] * len(scripts))
         self.processes = [
@@ -93,3 +97,23 @@ def test_program_that_cannot_start_is_127_and_told(unused_tcp_port: int):
 def test_words_of_one_pod_have_rank_and_size(unused_tcp_port: int):
     ranks = Ranks("", "", port=unused_tcp_port, argv=["echo", "{rank}/{world_size}"], has_placeholders=True)
     assert [own for own, _ in ranks.end()] == ["0/2", "1/2"]
+
+
+@pytest.mark.parametrize("hello", [b"1\n7\n", b"other 1\n7\n", b"n-1 2\n7\n", b"n-1 x\n7\n", b"\xff\n", b""])
+def test_connection_of_a_stranger_does_not_count(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch, hello: bytes):
+    """Each rank has one chance to connect, so a stranger must not take it, nor end the gang."""
+    monkeypatch.setattr(skysail_gang, "LINK_PORT", unused_tcp_port)
+    addresses = ["127.0.0.1"] * 2
+    leader = skysail_gang.Link(0, addresses, "n-1")
+    with socket.create_connection(("127.0.0.1", unused_tcp_port), timeout=30) as stranger:
+        stranger.sendall(hello)
+        stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):  # closed with unread bytes
+            assert stranger.recv(1) == b""
+    member = skysail_gang.Link(1, addresses, "n-1")
+    member.report(1, 0)
+    leader.report(0, 0)
+    leader.wait_for_all(0)
+    assert (leader.all_codes(), leader.is_aborted.is_set()) == ([0, 0], False)
+    member.close()
+    leader.close()

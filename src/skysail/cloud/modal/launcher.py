@@ -95,10 +95,8 @@ class SandboxLauncher:
             sandbox = await errors.bounded(creating, deadline, "create the sandbox")
         except exception.AlreadyExistsError as error:
             return await self._adopt(client, arguments, spec, error)
-        except (exception.ResourceExhaustedError, TimeoutError) as error:
-            raise await self._without_capacity(client, arguments, error) from error
         except errors.SDK_ERRORS as error:
-            raise errors.of_creation(error) from error
+            raise await self._failure(client, arguments, error) from error
         await detach(sandbox)
         return self._inventory.created(sandbox.object_id, tags)
 
@@ -113,25 +111,25 @@ class SandboxLauncher:
         log.info("sandbox adopted by name", extra={"claim": spec.claim, "instance": instance.id})
         return instance
 
-    async def _without_capacity(
-        self, client: modal.Client, arguments: SandboxArguments, error: Exception
-    ) -> ProviderError:
-        """Return the error of a creation that found no capacity, after a check that no sandbox is left.
+    async def _failure(self, client: modal.Client, arguments: SandboxArguments, error: Exception) -> ProviderError:
+        """Return the error of a failed creation, after a check that no sandbox is left if one may wait.
 
-        The SDK terminates a sandbox that was not scheduled in time, but hides whether that worked.
+        The SDK creates one with GPUs or a terminal, and then waits for its machine, so every error may come after the
+        creation. It terminates a sandbox that was not scheduled in time, but hides whether that worked.
         """
-        if isinstance(error, exception.ResourceExhaustedError) and "capacity" not in str(error).casefold():
-            return errors.of_creation(error)
-        if not arguments.gpu and isinstance(error, TimeoutError):
-            return errors.of_creation(error)
+        failure = errors.of_creation(error)
+        if _is_without_capacity(arguments, error):
+            wanted = arguments.gpu or "a sandbox"
+            failure = NoCapacity(f"Modal has no capacity for {wanted}: {errors.text(error)}.")
+        elif not (arguments.gpu or arguments.has_tty) or isinstance(failure, OutcomeUnknown):
+            return failure
         try:
             sandbox_id = await self._find(client, arguments)
             if sandbox_id:
                 await self._terminate(client, sandbox_id)
-        except ProviderError as failure:
-            return OutcomeUnknown(f"Modal had no capacity, and does not say whether a sandbox is left: {failure}")
-        wanted = arguments.gpu or "a sandbox"
-        return NoCapacity(f"Modal has no capacity for {wanted}: {errors.text(error)}.")
+        except ProviderError as problem:
+            return OutcomeUnknown(f"{failure} Modal does not say whether a sandbox is left: {problem}")
+        return failure
 
     async def _find(self, client: modal.Client, arguments: SandboxArguments) -> str:
         """Return the id of the running sandbox with this name, or an empty string."""
@@ -164,6 +162,12 @@ class SandboxLauncher:
         except errors.SDK_ERRORS as error:
             raise errors.of_read(error) from error
         await detach(sandbox)
+
+
+def _is_without_capacity(arguments: SandboxArguments, error: Exception) -> bool:
+    if isinstance(error, exception.ResourceExhaustedError):
+        return "capacity" in str(error).casefold()
+    return bool(arguments.gpu) and isinstance(error, TimeoutError)
 
 
 async def prepare_image(

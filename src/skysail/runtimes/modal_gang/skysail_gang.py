@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hmac
 import json
 import os
 import signal
@@ -36,6 +37,7 @@ _POLL_SECONDS = 0.1
 _KILL_SECONDS = 5.0
 # Time for the other ranks to report, after one has failed and all had their grace period.
 _REPORT_SECONDS = 10.0
+_MAX_HELLO_BYTES = 256
 _LOST = -1
 _NOT_STARTED = 127
 _SIGNAL_BASE = 128
@@ -58,7 +60,7 @@ def run_rank(rank: int, addresses: list[str], cluster: str = "") -> None:
     grace = float(gang["grace"])
     _mark("start", rank=rank, task=os.environ.get("MODAL_TASK_ID", ""), cluster=cluster)
     _write_hosts(rank, addresses, gang["names"])
-    link, program, code = Link(rank, addresses), None, None
+    link, program, code = Link(rank, addresses, gang["nonce"]), None, None
     try:
         program = _start(gang, rank, addresses)
         while program is not None and program.poll() is None:
@@ -84,9 +86,13 @@ def run_rank(rank: int, addresses: list[str], cluster: str = "") -> None:
 
 
 class Link:
-    """Connection of the ranks. Rank 0 collects exit codes and aborts the others; a lost connection is a failure."""
+    """Connection of the ranks. Rank 0 collects exit codes and aborts the others; a lost connection is a failure.
 
-    def __init__(self, rank: int, addresses: list[str]) -> None:
+    A connection that does not begin with the nonce of the gang does not count.
+    """
+
+    def __init__(self, rank: int, addresses: list[str], nonce: str) -> None:
+        self._nonce = nonce.encode()
         self.is_aborted = threading.Event()
         self._size = len(addresses)
         self._codes: dict[int, int] = {}
@@ -100,7 +106,7 @@ class Link:
             _in_background(functools.partial(self._accept, self._server))
         else:
             self._socket = _dial(addresses[0])
-            self._socket.sendall(b"%d\n" % rank)
+            self._socket.sendall(b"%s %d\n" % (self._nonce, rank))
             _in_background(functools.partial(self._follow, self._socket))
 
     def report(self, rank: int, code: int) -> None:
@@ -140,16 +146,23 @@ class Link:
 
     def _accept(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):  # closed at the end
-            for _ in range(self._size - 1):
+            while True:
                 peer, _ = server.accept()
                 _keep_alive(peer)
                 _in_background(functools.partial(self._serve, peer))
 
     def _serve(self, peer: socket.socket) -> None:
         """Read the rank and later the exit code of a peer."""
-        lines = peer.makefile()
-        rank = int(lines.readline() or _LOST)
+        lines = peer.makefile("rb")
+        try:
+            rank = self._rank(lines.readline(_MAX_HELLO_BYTES))
+        except OSError:
+            rank = None
         with self._lock:
+            if rank is None or rank in self._peers:
+                lines.close()
+                peer.close()
+                return
             self._peers[rank] = peer
             is_late = self.is_aborted.is_set()
         if is_late:
@@ -157,8 +170,15 @@ class Link:
         try:
             code = lines.readline().strip()
         except OSError:
-            code = ""
+            code = b""
         self.report(rank, int(code) if code else _LOST)
+
+    def _rank(self, hello: bytes) -> int | None:
+        """Return the rank in the first line of a connection, or None if it comes from no rank of this gang."""
+        nonce, _, number = hello.strip().partition(b" ")
+        if not hmac.compare_digest(nonce, self._nonce) or not number.isdigit():
+            return None
+        return int(number) if 0 < int(number) < self._size else None
 
     def _follow(self, leader: socket.socket) -> None:
         with contextlib.suppress(OSError):

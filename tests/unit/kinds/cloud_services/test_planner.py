@@ -170,6 +170,17 @@ def test_planner_port_is_http_only_if_every_service_port_says_so(known, asked, w
     assert write.fields["bridgePorts"][0].get("protocol") == written
 
 
+@pytest.mark.parametrize("known", ["http", "tcp"])
+def test_planner_port_of_an_app_is_always_http(known):
+    """An App has an address and no port to dial. A Service without `appProtocol` must not make it TCP."""
+    entries = (BridgePort(target_port=8000, port=20001, protocol=known),)
+    url = "https://app.modal.run"
+    found = claim("Running", of=spec("uid-a"), bridge_ports=entries, ready_time="2026-11-15T11:00:00Z", url=url)
+    plan = planner.plan(snapshot(Member(pod("a"), found), object_=service()))
+    writes = [action.fields["bridgePorts"] for action in plan.actions if isinstance(action, PatchStatus)]
+    assert [write[0]["protocol"] for write in writes] == ([] if known == "http" else ["http"])
+
+
 @pytest.mark.parametrize(
     ("found", "fields", "expected"),
     [

@@ -49,8 +49,11 @@ class GangArguments(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[VolumeMount, ...]
 
 
-def gang_arguments(spec: LaunchSpec, config: LaunchConfig, *, now: float) -> GangArguments:
-    """Return the arguments. Raises Rejected if Modal cannot run the launch spec."""
+def gang_arguments(spec: LaunchSpec, config: LaunchConfig, *, now: float, nonce: str) -> GangArguments:
+    """Return the arguments. Raises Rejected if Modal cannot run the launch spec.
+
+    `nonce` is a secret of the gang by which its ranks know each other.
+    """
     prices = config.prices
     launch.check(spec, config.timings)
     gpus = spec.gpus
@@ -59,7 +62,7 @@ def gang_arguments(spec: LaunchSpec, config: LaunchConfig, *, now: float) -> Gan
     size, region = spec.container.machine_size, launch.region(spec)
     usd_per_hour = round(spec.size * prices.usd_per_hour(gpus, size, region), 6)
     launch.check_price(spec, usd_per_hour)
-    env, programs = _programs(spec)
+    env, programs = _programs(spec, nonce)
     return GangArguments(
         app=identity.gang_name(spec.cluster, spec.claim),
         tags=identity.encode_tags(spec, created=now, usd_per_hour=usd_per_hour, region=region),
@@ -75,7 +78,7 @@ def gang_arguments(spec: LaunchSpec, config: LaunchConfig, *, now: float) -> Gan
     )
 
 
-def _programs(spec: LaunchSpec) -> tuple[dict[str, str], str]:
+def _programs(spec: LaunchSpec, nonce: str) -> tuple[dict[str, str], str]:
     """Return the variables that all ranks share, and the programs of all ranks for the shim."""
     parts = [_program(spec, member) for member in spec.members]
     shared = dict(set.intersection(*(set(env.items()) for _, env in parts)))
@@ -96,6 +99,7 @@ def _programs(spec: LaunchSpec) -> tuple[dict[str, str], str]:
             "names": [list(member.pod.dns_names) for member in spec.members] if spec.replicas == 1 else [],
             "cwd": spec.container.working_dir,
             "grace": _GRACE_SECONDS,
+            "nonce": nonce,
             # The words of a single pod are the same for all ranks, so that only the shim can tell them apart.
             "has_placeholders": spec.replicas > 1,
         }

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import importlib.util
 import logging
+import secrets
 import sys
 import time
 from types import ModuleType
@@ -64,7 +65,7 @@ class GangLauncher:
             self._inventory.finish(spec.claim)
 
     def _arguments(self, spec: LaunchSpec) -> GangArguments:
-        return gang_arguments(spec, self._config, now=time.time())
+        return gang_arguments(spec, self._config, now=time.time(), nonce=secrets.token_hex(16))
 
     async def _previous(self, spec: LaunchSpec) -> Instance | None:
         """Return the gang that an earlier call for this claim has launched. One whose call is unknown is ended."""

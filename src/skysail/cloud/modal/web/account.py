@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Literal
 
 from skysail.cloud import web_app
 from skysail.cloud.account import Instance, LaunchProgress, LaunchSpec
-from skysail.cloud.errors import Gone
+from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.modal import errors
 from skysail.cloud.modal.connection import Connection
@@ -22,6 +23,7 @@ from skysail.cloud.modal.web.proxy_tokens import ProxyTokens
 from skysail.cloud.provider import Output
 
 _STOP_SECONDS = 60.0
+_RETRY_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +76,27 @@ class WebApps:
         return HttpAddress(url=app.url, headers=await self._tokens.headers(), verifies=verifies(app.url))
 
     async def output(self, instance: str) -> AsyncIterator[Output]:
-        """Yield the output of all containers of the App, until the App is stopped."""
+        """Yield the output of all containers of the App, until the App is stopped, over any number of breaks."""
         app = await self.inventory.find(instance)
-        try:
-            async for entry in app.handle.logs.stream.aio():
-                stream: Literal["stdout", "stderr"] = "stderr" if entry.source == "stderr" else "stdout"
-                yield Output(at=entry.timestamp.timestamp(), stream=stream, data=entry.message.encode())
-        except errors.SDK_ERRORS as error:
-            log.info("output of app ended", extra={"app": app.app_id, "why": errors.text(error)})
+        last = 0.0
+        while True:
+            reopened_after = last
+            try:
+                async for entry in app.handle.logs.stream.aio():
+                    at = entry.timestamp.timestamp()
+                    if at <= reopened_after:
+                        continue  # read before the break
+                    last = max(last, at)
+                    stream: Literal["stdout", "stderr"] = "stderr" if entry.source == "stderr" else "stdout"
+                    yield Output(at=at, stream=stream, data=entry.message.encode())
+            except errors.SDK_ERRORS as error:
+                log.debug("output of app interrupted, reopened", extra={"app": app.app_id, "why": errors.text(error)})
+            else:
+                return
+            await asyncio.sleep(_RETRY_SECONDS)
+            try:
+                app = await self.inventory.find(instance)
+            except Gone:
+                return
+            except ProviderError as error:
+                log.debug("app not found for its output, retried", extra={"app": app.app_id, "why": str(error)})

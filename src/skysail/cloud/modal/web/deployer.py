@@ -22,7 +22,7 @@ import modal
 from modal import exception
 
 from skysail.cloud.account import Instance, LaunchProgress, LaunchSpec
-from skysail.cloud.errors import OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
 from skysail.cloud.modal import errors
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.launcher import image as base_image
@@ -31,7 +31,7 @@ from skysail.cloud.modal.web import arguments as arguments_module
 from skysail.cloud.modal.web import probe as probe_module
 from skysail.cloud.modal.web import tags as tags_module
 from skysail.cloud.modal.web.arguments import WebArguments
-from skysail.cloud.modal.web.inventory import FUNCTION, DeployedApp, WebInventory
+from skysail.cloud.modal.web.inventory import FUNCTION, AnyFunction, DeployedApp, WebInventory
 from skysail.cloud.modal.web.proxy_tokens import ProxyTokens
 from skysail.cloud.web_app import WebApp
 
@@ -82,7 +82,7 @@ class WebDeployer:
         """
         arguments = arguments_module.web_arguments(spec, web, self._prices)
         async with self.lock(arguments.app):
-            live = await self._live(arguments)
+            live = await self._live(spec, arguments)
             if live is not None and live.tags.revision == arguments.revision:
                 return await self._take_over(live, spec, arguments)
             if live is not None:
@@ -92,13 +92,13 @@ class WebDeployer:
                 await self._verify(spec, arguments)
             return await self._deployed(spec, arguments)
 
-    async def _live(self, arguments: WebArguments) -> DeployedApp | None:
+    async def _live(self, spec: LaunchSpec, arguments: WebArguments) -> DeployedApp | None:
         """Return the App of this name, or None. Raises Rejected if another owner has the name."""
         try:
             live = await self._inventory.named(arguments.app)
         except OutcomeUnknown as error:
             raise Throttled(str(error), _CALL_SECONDS) from error
-        if live is not None and not live.tags.claim:
+        if live is not None and (not live.tags.claim or live.tags.cluster != spec.cluster):
             raise Rejected(
                 "NameConflict",
                 f"App {arguments.app} at Modal does not belong to this cluster: stop it, or rename the object.",
@@ -133,14 +133,20 @@ class WebDeployer:
             revision=arguments.revision,
             is_check=True,
         )
-        app, url = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
+        # A check takes longer than the orphan collector waits. One of a process that has died is an orphan.
+        self._inventory.checking.add(arguments.check_app)
         try:
-            await self._probe(url)
-        except OutcomeUnknown as error:
-            raise Throttled(str(error), _CALL_SECONDS) from error
+            app, function = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
+            try:
+                await self._probe(await self._url(function))
+            except (OutcomeUnknown, Gone) as error:
+                # Not Throttled: other Apps can be deployed.
+                raise NoCapacity(str(error)) from error
+            finally:
+                with contextlib.suppress(*errors.SDK_ERRORS):
+                    await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
         finally:
-            with contextlib.suppress(*errors.SDK_ERRORS):
-                await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
+            self._inventory.checking.discard(arguments.check_app)
 
     async def _deploy(self, spec: LaunchSpec, arguments: WebArguments, live: DeployedApp | None) -> None:
         self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")
@@ -149,12 +155,10 @@ class WebDeployer:
 
     async def _verify(self, spec: LaunchSpec, arguments: WebArguments) -> None:
         """Ask a new App. Stop it if it cannot serve, and raise Rejected."""
-        made = await self._inventory.named(arguments.app)
-        if made is None:
-            raise OutcomeUnknown(f"Modal does not list App {arguments.app} after its deploy.")
+        made = await self._made(arguments)
         try:
             await self._probe(made.url)
-        except (Rejected, OutcomeUnknown) as error:
+        except ProviderError as error:
             client = await self._connection.client()
             try:
                 await errors.bounded(made.handle.stop.aio(client=client), _CALL_SECONDS, "stop the App")
@@ -163,14 +167,35 @@ class WebDeployer:
             self._inventory.end(made, spec.claim)
             if isinstance(error, Rejected):
                 raise
-            raise Throttled(str(error), _CALL_SECONDS) from error
+            raise NoCapacity(str(error)) from error
 
     async def _deployed(self, spec: LaunchSpec, arguments: WebArguments) -> Instance:
-        made = await self._inventory.named(arguments.app)
-        found = None if made is None else await self._inventory.get(tags_module.instance_id(made.app_id, spec.claim))
+        made = await self._made(arguments)
+        try:
+            found = await self._inventory.get(tags_module.instance_id(made.app_id, spec.claim))
+        except ProviderError as error:
+            raise OutcomeUnknown(str(error)) from error
         if found is None:
             raise OutcomeUnknown(f"Modal does not list App {arguments.app} after its deploy.")
         return found
+
+    async def _made(self, arguments: WebArguments) -> DeployedApp:
+        """Return the App after its deploy. It exists, so every error is OutcomeUnknown."""
+        try:
+            made = await self._inventory.named(arguments.app)
+        except ProviderError as error:
+            raise OutcomeUnknown(str(error)) from error
+        if made is None:
+            raise OutcomeUnknown(f"Modal does not list App {arguments.app} after its deploy.")
+        return made
+
+    async def _url(self, function: AnyFunction) -> str:
+        try:
+            url = await errors.bounded(function.get_web_url.aio(), _CALL_SECONDS, "return a URL")
+        except errors.SDK_ERRORS as error:
+            raise errors.of_read(error) from error
+        assert url, "a web Function has a URL"
+        return url
 
     async def _probe(self, url: str) -> None:
         await probe_module.probe(url, await self._tokens.headers(), _PROBE_SECONDS)
@@ -188,8 +213,8 @@ class WebDeployer:
 
     async def _call_deploy(
         self, arguments: WebArguments, name: str, web: WebApp, tags: dict[str, str], spec: LaunchSpec
-    ) -> tuple[modal.App, str]:
-        """Deploy one App. Returns it and its URL. Raises an error that says whether the deploy may have happened."""
+    ) -> tuple[modal.App, AnyFunction]:
+        """Deploy one App with its function. Raises an error that says whether the deploy may have happened."""
         try:
             client = await self._connection.client()
         except OutcomeUnknown as error:
@@ -206,15 +231,13 @@ class WebDeployer:
                     client=client, environment_name=self._connection.environment or None, tag=arguments.revision
                 )
                 await errors.bounded(deploying, _DEPLOY_SECONDS, "deploy the App")
-            url = await errors.bounded(function.get_web_url.aio(), _CALL_SECONDS, "return a URL")
         except exception.ImageBuildError as error:
             raise await self._build_error(error, client) from error
         except errors.SDK_ERRORS as error:
             raise errors.of_creation(error) from error
         finally:
             self._inventory.deploying.discard(name)
-        assert url, "a web Function has a URL"
-        return app, url
+        return app, function
 
     def _target(self, arguments: WebArguments, name: str, web: WebApp) -> Any:
         label = tags_module.label(name)

@@ -74,6 +74,8 @@ class WebInventory:
         self._ended: dict[str, Instance] = {}
         # Names of Apps that this process deploys now.
         self.deploying: set[str] = set()
+        # Names of second Apps by which this process checks a revision now.
+        self.checking: set[str] = set()
 
     async def instances(self) -> list[Instance]:
         """Return the instances of all Apps, and those that ended recently. Raises if one App cannot be read."""
@@ -118,13 +120,16 @@ class WebInventory:
         return [app for app in found if app is not None]
 
     def end(self, app: DeployedApp, claim: str) -> None:
-        """Record that the claim has ended, with its cost."""
+        """Record that the claim has ended, with its cost. The cost is unknown if this process never sampled it."""
         id_, now = tags_module.instance_id(app.app_id, claim), self._now()
-        meter = self._meters.pop(id_, _Meter())
+        meter = self._meters.pop(id_, None)
+        if meter is not None and claim == app.tags.claim:
+            # Nobody has counted since the last sample.
+            meter.add(now, app.tags.max_containers, app.tags)
         row = _instance(app, claim)
         exit_ = Ended(code=0, reason="Completed", message="The App was stopped.", started=row.started, ended=now)
         self._ended[id_] = msgspec.structs.replace(
-            row, state="ended", ended=now, exit=exit_, usd_total=round(meter.usd, 6)
+            row, state="ended", ended=now, exit=exit_, usd_total=None if meter is None else round(meter.usd, 6)
         )
 
     async def _listed(self, client: modal.Client) -> list[modal.App]:
@@ -162,7 +167,7 @@ class WebInventory:
 
     async def _instances(self, app: DeployedApp) -> list[Instance]:
         """Return the instance of the claim that pays, and those of earlier claims."""
-        if app.tags.cluster != self._cluster:
+        if app.tags.cluster != self._cluster or app.name in self.checking:
             return []
         if app.function is None:
             # A deploy that was never finished belongs to no claim: the orphan collector ends it.

@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from skysail.cloud import http_address, outbound
 from skysail.cloud.errors import OutcomeUnknown, Rejected
 
 READY_PATH = "/_skysail/ready"
@@ -18,14 +19,25 @@ _GATEWAY = "modal-http:"
 _START_FAILED = f"{_GATEWAY} container failed to start"
 _REQUEST_SECONDS = 170.0
 _RETRY_SECONDS = 0.5
+# Bytes of an answer.
 _MAX_TEXT = 2000
 _MAX_FAILURES = 3
-_REDIRECT, _UNAUTHORIZED, _NOT_FOUND, _SERVER_ERROR = 303, 401, 404, 500
+# Modal redirects a slow request each 150 seconds.
+_MAX_REDIRECTS = 20
+_SERVER_ERROR = 500
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 
 
 class _Problem(msgspec.Struct):
     error: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of the App. `problem` is why the handler cannot be imported or the server cannot start, if so."""
+
+    status: int
+    problem: str | None
+    text: str
 
 
 def verifies(url: str) -> bool:
@@ -38,15 +50,18 @@ async def probe(url: str, headers: tuple[tuple[str, str], ...], seconds: float) 
     deadline = time.monotonic() + seconds
     failures, text = 0, "no answer"
     timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout, headers=dict(headers)) as session:
-        while time.monotonic() < deadline:
+    # An answer is never unpacked: a small one may become as large as the memory.
+    plain = {"Accept-Encoding": "identity"}
+    async with aiohttp.ClientSession(timeout=timeout, headers=plain, auto_decompress=False) as session:
+        while (left := deadline - time.monotonic()) > 0:
             try:
-                async with session.get(f"{url}{READY_PATH}", ssl=verifies(url)) as reply:
-                    text = (await reply.text(errors="replace"))[:_MAX_TEXT].strip()
-                    if (reason := reply.headers.get(_PROBLEM_HEADER)) is not None:
-                        raise Rejected(reason, _message(text))
-                    if _is_answer(reply.status, text):
-                        return
+                async with asyncio.timeout(left):
+                    answer = await _ask(session, URL(url), headers)
+                text = answer.text
+                if answer.problem is not None:
+                    raise Rejected(answer.problem, _message(text))
+                if _is_answer(answer.status, text):
+                    return
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 text = f"{type(error).__name__}: {error}"
             failures += text.startswith(_START_FAILED)
@@ -54,6 +69,29 @@ async def probe(url: str, headers: tuple[tuple[str, str], ...], seconds: float) 
                 raise Rejected("StartError", f"Modal cannot start a container: {text}")
             await asyncio.sleep(_RETRY_SECONDS)
     raise OutcomeUnknown(f"The App did not answer in {seconds:.0f} seconds: {text}")
+
+
+async def _ask(session: aiohttp.ClientSession, base: URL, headers: tuple[tuple[str, str], ...]) -> _Answer:
+    """Send one request, and follow Modal's own redirects alone: the headers must not reach another host."""
+    url = base.join(URL(READY_PATH))
+    for _ in range(_MAX_REDIRECTS):
+        async with session.get(
+            url, headers=headers, allow_redirects=False, ssl=verifies(str(base)), proxy=outbound.http_proxy(url)
+        ) as reply:
+            following = http_address.follows(reply.status, reply.headers.get("Location", ""), base, reply.url)
+            if following is None:
+                text = await _begin(reply.content)
+                return _Answer(status=reply.status, problem=reply.headers.get(_PROBLEM_HEADER), text=text)
+        url = following
+    raise TimeoutError(f"no answer after {_MAX_REDIRECTS} redirects")
+
+
+async def _begin(body: aiohttp.StreamReader) -> str:
+    """Return the begin of a body. The rest is never read: a tenant's server decides how long it is."""
+    found = b""
+    while len(found) < _MAX_TEXT and (chunk := await body.read(_MAX_TEXT - len(found))):
+        found += chunk
+    return found.decode(errors="replace").strip()
 
 
 def _is_answer(status: int, text: str) -> bool:

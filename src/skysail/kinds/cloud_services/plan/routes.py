@@ -74,7 +74,8 @@ def assignments(snapshot: Snapshot, found: tuple[Route, ...]) -> Iterator[PatchS
 def _entries(snapshot: Snapshot, claim: CloudInstance, found: tuple[Route, ...]) -> Iterator[BridgePort]:
     """Yield the ports of the claim. TCP carries everything, so one Service port that is not HTTP makes it TCP for good.
 
-    Other Services may lead to the same target: HTTP is never put in place of TCP.
+    Other Services may lead to the same target: HTTP is never put in place of TCP. An App at a cloud has an address for
+    HTTP and no other way in, so its ports are always HTTP.
     """
     for target in {route.target: None for route in found}:
         routes_ = [route for route in found if route.target == target]
@@ -85,7 +86,7 @@ def _entries(snapshot: Snapshot, claim: CloudInstance, found: tuple[Route, ...])
             target_port=target.port,
             port=routes_[0].bridge_port,
             rank=target.rank,
-            protocol="http" if protocols == {"http"} else "tcp",
+            protocol="http" if claim.status.url or protocols == {"http"} else "tcp",
         )
 
 

@@ -30,7 +30,7 @@ def spec(*containers, pod=None, **fields):
 
 
 def arguments(found):
-    return gang_arguments(found, CONFIG, now=1000.0)
+    return gang_arguments(found, CONFIG, now=1000.0, nonce="n-1")
 
 
 def programs(found):

@@ -12,9 +12,10 @@ import modal
 import pytest
 
 from skysail.cloud.account import LaunchSpec, Member
-from skysail.cloud.errors import Gone, Rejected, Throttled
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.modal.account import ModalAccount
 from skysail.cloud.modal.stand_in.faults import Fault
+from skysail.cloud.modal.web import deployer
 from skysail.cloud.provider import Container, File, Mount, Pod, ProjectedFiles, ResourceLimits, Volume
 from skysail.cloud.simulated import billing
 from skysail.runtimes import handler_server
@@ -115,11 +116,63 @@ async def test_foreign_app_quota_and_lost_answers_are_told_apart(cloud: StandInH
     again = await account.create(launch("c1"))
     assert again.id == made.id
     app = await modal.App.lookup.aio(app_name(cloud), client=await cloud.client())
-    await app.set_tags.aio({"owner": "somebody"})
-    with pytest.raises(Rejected) as error:
-        await account.create(launch("c2"))
-    assert error.value.reason == "NameConflict"
+    # Names of Apps contain only the begin of the cluster's id.
+    other = {"owner": "skysail", "claim": "c1", "cluster": f"{CLUSTER[:8]}-0000-0000-0000-000000000000"}
+    for tags in ({"owner": "somebody"}, other):
+        await app.set_tags.aio(tags)
+        with pytest.raises(Rejected) as error:
+            await account.create(launch("c2"))
+        assert error.value.reason == "NameConflict"
     await app.stop.aio()
+
+
+async def test_app_that_does_not_answer_in_time_delays_its_own_claim_alone(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    """Throttled would delay all claims of the provider."""
+    slow = ("python", "-c", "import time; time.sleep(3600)")
+    monkeypatch.setattr(deployer, "_PROBE_SECONDS", 2.0)
+    with pytest.raises(NoCapacity, match="did not answer in 2 seconds"):
+        await account.create(launch("c1", command=slow, options="web,port=8125"))
+    assert live_apps(cloud) == 0
+    monkeypatch.setattr(deployer, "_PROBE_SECONDS", 60.0)
+    made = await account.create(launch("c2"))
+    monkeypatch.setattr(deployer, "_PROBE_SECONDS", 2.0)
+    with pytest.raises(NoCapacity):
+        await account.create(launch("c3", command=slow, options="web,port=8125"))
+    assert live_apps(cloud) == 1
+    await account.terminate(made.id, 0)
+
+
+async def test_throttled_read_after_a_deploy_is_an_unknown_outcome(cloud: StandInHarness, account: ModalAccount):
+    """Throttled would say that nothing was created."""
+    cloud.inject(Fault(rpc="AppList", kind="exhausted", skip=1))
+    with pytest.raises(OutcomeUnknown):
+        await account.create(launch("c1"))
+    cloud.faults.clear()
+    assert {row.claim for row in (await account.list()).instances} == {"c1"}
+    made = await account.create(launch("c1"))
+    # The last listing of a take-over fails, too.
+    cloud.inject(Fault(rpc="AppList", kind="exhausted", skip=1))
+    with pytest.raises(OutcomeUnknown):
+        await account.create(launch("c2"))
+    cloud.faults.clear()
+    assert {row.claim for row in (await account.list()).instances} == {"c1", "c2"}
+    await account.terminate(made.id, 0)
+
+
+async def test_check_of_a_revision_is_no_instance_while_it_runs(account: ModalAccount, monkeypatch: pytest.MonkeyPatch):
+    """The orphan collector would stop the App of a check that takes long."""
+    seen = []
+
+    async def probe(*_: object) -> None:
+        seen.append({row.claim for row in (await account.list()).instances})
+
+    monkeypatch.setattr(deployer.probe_module, "probe", probe)
+    made = await account.create(launch("c1", env={"VALUE": "old"}))
+    await account.create(launch("c2", env={"VALUE": "new"}))
+    assert seen == [{"c1"}, {"c1"}]
+    await account.terminate(made.id, 0)
 
 
 def launch(  # noqa: PLR0913 (each for some test)

@@ -49,8 +49,9 @@ def test_one_broad_except_per_process():
 
     They are: the loops that own the tasks of operator and agent; the control server of the local cluster, where no
     request may end the cluster; the model server's and the handler server's calls of foreign code; the end of a forked
-    process; the hand-over of an error from a thread to its waiter; and the task of a simulated instance, which is
-    billed until its end is written. A handler that cleans up and raises again does not count.
+    process; the hand-over of an error from a thread to its waiter; the task of a simulated instance, which is billed
+    until its end is written; and the follower of a log, without which an exit is never known. A handler that cleans up
+    and raises again does not count.
     """
     broad = []
     for path in SOURCE.rglob("*.py"):
@@ -61,6 +62,7 @@ def test_one_broad_except_per_process():
                     broad.append(str(path.relative_to(SOURCE)))
     assert sorted(broad) == [
         "base/tasks.py",
+        "cloud/runpod/log_follower.py",
         "cloud/simulated/lifecycle.py",
         "cloud/simulated/lifecycle.py",
         "core/controller.py",

@@ -153,7 +153,7 @@ class HttpProxy:
             break
         self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
         if reply.status in _REJECTED:
-            self._doubt((route.instance, route.target_port))
+            self._forget_rejected((route.instance, route.target_port))
         async with reply:
             return await self._stream_back(route, request, reply, address)
 
@@ -289,7 +289,7 @@ class HttpProxy:
             self._asked[key] = self._wall()
         return known
 
-    def _doubt(self, key: tuple[str, int]) -> None:
+    def _forget_rejected(self, key: tuple[str, int]) -> None:
         """Forget an address whose credentials may have been replaced, unless it is new."""
         if self._wall() - self._asked.get(key, 0.0) > _RENEWAL_SECONDS:
             self._addresses.pop(key, None)

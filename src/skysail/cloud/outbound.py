@@ -28,8 +28,8 @@ async def open_connection(
     try:
         tunnel = await Proxy.from_url(proxy).connect(host, port)
     except ValueError as error:
-        shown = _without_login(proxy)
-        raise OSError(f"HTTPS_PROXY names {shown}, which cannot be used: set it to http://host:port") from error
+        name = _without_login(proxy)
+        raise OSError(f"HTTPS_PROXY names {name}, which cannot be used: set it to http://host:port") from error
     except ProxyError as error:
         raise OSError(f"the proxy {_without_login(proxy)} does not connect to {host}:{port}: {error}") from error
     try:

@@ -104,7 +104,8 @@ def settings_page() -> str:
         "# Settings of the operator\n",
         "Each can come from a flag of `skysail run`, from the environment, or from a file (`--config settings.yaml`,",
         "`name: value` lines). Flags win over the environment, which wins over the file. A list is separated by commas",
-        "in the environment; its flag, which is in the singular, is given several times.\n",
+        "in the environment, and a map is written `key=value,key=value`. The flag of a list is in the singular, and is",
+        "given several times.\n",
         "| name | environment | default | meaning |",
         "|---|---|---|---|",
     ]

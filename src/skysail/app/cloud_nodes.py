@@ -89,6 +89,7 @@ class CloudNode:
         self._find_gang = find_gang
         provider.read_image = deps.images.read
         provider.has_shell = deps.images.has_shell
+        provider.has_mirror = deps.images.has_mirror
         provider.record = self.kubelet.record_run_event
         self._settings = settings
         self._provider = provider

@@ -152,7 +152,7 @@ class Operator:
         self._cloud_services = self._add_cloud_services()
         address = settings.node_address or settings.webhook_host or socket.gethostbyname(socket.gethostname())
         self._nodes_identity = ServingCertificate(self._client, cloud_nodes.certificate(settings, address), self._rng)
-        self._images = ImageReader(settings.allowed_registries)
+        self._images = ImageReader(settings.allowed_registries, registry_mirrors=settings.registry_mirrors)
         self._nodes = self._make_nodes(accounts.by_name, cluster, address)
         self._pod_performers = self._add_pod_annotations()
         self._claims.subscribe(self._claim_changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +25,9 @@ _ALIASES = {
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+_HOST = r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+_REGISTRY = re.compile(_HOST)
+_MIRROR = re.compile(rf"https?://{_HOST}(/[a-z0-9]+([._-]+[a-z0-9]+)*)*/?")
 RuntimeName = Literal["fastapi-onnx", "fastapi-pytorch", "tensorflow", "torchserve", "triton"]
 
 
@@ -243,6 +247,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "http://HOST:PORT for a registry without TLS."
         ),
     ] = ()
+    registry_mirrors: Annotated[
+        dict[str, str],
+        Meta(
+            description="Mirrors that image configs are read from in place of a registry: its host to "
+            "http(s)://HOST[:PORT][/PREFIX]."
+        ),
+    ] = {}
     runtime_images: Annotated[
         dict[RuntimeName, str], Meta(description="Container images that replace those of serving runtimes, by runtime.")
     ] = {}
@@ -264,6 +275,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     min_ready_seconds: Annotated[
         int, Meta(ge=0, description="minReadySeconds of model servers: seconds ready before the next one starts.")
     ] = 10
+
+    def __post_init__(self) -> None:
+        for registry, url in self.registry_mirrors.items():
+            if not _REGISTRY.fullmatch(registry):
+                raise ValueError(
+                    f"registry_mirrors: {registry!r} is not the host of a registry, such as docker.io or quay.io:443"
+                )
+            # The URL is not shown: it may contain a password, which is one of the mistakes.
+            if not _MIRROR.fullmatch(url):
+                raise ValueError(
+                    f"registry_mirrors: the mirror of {registry} must be http(s)://HOST[:PORT][/PREFIX], without a user"
+                )
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:
@@ -297,10 +320,18 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for field in msgspec.structs.fields(Settings):
         value = next((environment[name] for name in _names(field.name) if name in environment), None)
         if value is not None:
-            found[field.name] = (
-                [part.strip() for part in value.split(",")] if isinstance(field.default, tuple) else value
-            )
+            found[field.name] = _parsed(field, value)
     return found
+
+
+def _parsed(field: msgspec.structs.FieldInfo, value: str) -> Any:
+    """Return the value of an environment variable: lists as `a,b`, maps as `a=b,c=d`."""
+    if isinstance(field.default, tuple):
+        return [part.strip() for part in value.split(",")]
+    if field.default_factory is dict:
+        pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+        return {name.strip(): text.strip() for name, _, text in pairs}
+    return value
 
 
 def _names(setting: str) -> tuple[str, ...]:

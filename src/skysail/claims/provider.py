@@ -62,7 +62,8 @@ class ClaimProvider:
 
     `requirements` returns the requirements of a pod by its UID, `gang` its gang, or None if it has none. `specs` builds
     the specs of claims. `read_image` reads the config of an image, for clouds that need the command line, and
-    `has_shell` its files, for clouds that need a shell. `record` records an event of a run.
+    `has_shell` its files, for clouds that need a shell. `has_mirror` returns whether there is a mirror of an
+    image's registry. `record` records an event of a run.
     `has_seen` returns whether the cloud lists an instance of a claim, None if that is unknown. All are called when a
     run starts. `wake` enqueues a claim by name.
     """
@@ -93,6 +94,7 @@ class ClaimProvider:
         self.gang: Callable[[str], Awaitable[GangRef | None]] = _no_gang
         self.read_image: ReadImage | None = None
         self.has_shell: HasShell | None = None
+        self.has_mirror: Callable[[str], bool] = lambda _: False
         self.record: RecordEvent = lambda *_: None
         self.has_seen: Callable[[str], bool | None] = lambda _: False
         claims.subscribe(self._changed)
@@ -226,8 +228,13 @@ class ClaimProvider:
         return {}
 
     async def _with_command(self, container: Container, credentials: RegistryCredentials | None) -> Container:
-        """Add the command line of the image, if the cloud needs one and the pod names none. Raises Rejected."""
-        if container.command or not self._account.features.needs_command:
+        """Add the command line of the image, if the pod names none. Raises Rejected.
+
+        It is read for a cloud that needs one, and for every cloud if the image's registry has a mirror: a simulated
+        cloud pulls no image, so it cannot know the ENTRYPOINT of what the mirror serves.
+        """
+        is_read = self._account.features.needs_command or self.has_mirror(container.image)
+        if container.command or not is_read:
             return container
         if self.read_image is None:
             message = f"Container {container.name} has no command, which {self.name} needs: set `command`."

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
@@ -30,6 +30,7 @@ from skysail.cloud.image_names import ImageName
 from skysail.cloud.provider import Container
 from skysail.cloud.registry_addresses import RegistryAddresses
 from skysail.cloud.registry_client import RegistryClient, Repository
+from skysail.cloud.registry_mirrors import RegistryMirrors
 
 _OS, _ARCHITECTURE = "linux", "amd64"
 _DEADLINE_SECONDS = 45.0
@@ -70,10 +71,22 @@ class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageReader:
-    """Reads configs of images. Concurrent calls for one image share a request. Must be closed."""
+    """Reads configs of images. Concurrent calls for one image share a request. Must be closed.
 
-    def __init__(self, allowed_registries: tuple[str, ...] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = RegistryClient(RegistryAddresses(allowed_registries))
+    `registry_mirrors` are URLs that are read in place of registries, by the registry's host.
+    """
+
+    def __init__(
+        self,
+        allowed_registries: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        registry_mirrors: Mapping[str, str] | None = None,
+    ) -> None:
+        self._mirrors = RegistryMirrors(registry_mirrors or {})
+        self._client = RegistryClient(
+            RegistryAddresses((*allowed_registries, *self._mirrors.allowed)), registry_mirrors=self._mirrors
+        )
         self._found: Memory[tuple[str, ...], ImageConfig] = Memory(clock, most=_MAX_CONFIGS)
         # Contents never change under their digest. Reached only after the registry has answered for the manifest
         # with the caller's own credentials, so nobody reads a private image through this cache.
@@ -84,6 +97,10 @@ class ImageReader:
 
     async def close(self) -> None:
         await self._client.close()
+
+    def has_mirror(self, image: str) -> bool:
+        """Return whether the registry of an image has a mirror."""
+        return self._mirrors.find(image_names.parse(image).registry) is not None
 
     async def read(self, image: str, credentials: RegistryCredentials | None = None) -> ImageConfig:
         """Return the config of an image for linux/amd64.

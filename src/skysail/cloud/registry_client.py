@@ -1,7 +1,7 @@
 """Client of OCI registries (distribution API v2): reads manifests and small blobs of one repository.
 
-Credentials go to the registry and to its token server, never to the target of a redirect. Every host is checked by the
-egress policy. Sizes and times are bounded.
+Credentials go to the registry and to its token server, never to a mirror or the target of a redirect. Every host is
+checked by the egress policy. Sizes and times are bounded.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.image_names import ImageName
 from skysail.cloud.registry_addresses import AddressDenied, PolicyResolver, RegistryAddresses, look_up
+from skysail.cloud.registry_mirrors import RegistryMirrors
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json,application/vnd.oci.image.index.v1+json,"
@@ -47,11 +48,20 @@ class _Token(msgspec.Struct, frozen=True):
     access_token: str = ""
 
 
+class _Source(msgspec.Struct, frozen=True):
+    """Where a repository is read: a registry or a mirror. `shown` names it in messages."""
+
+    origin: str
+    path: str
+    shown: str
+
+
 class RegistryClient:
     """Client for all registries. Connects when it is first used; must be closed."""
 
-    def __init__(self, registry_addresses: RegistryAddresses) -> None:
+    def __init__(self, registry_addresses: RegistryAddresses, registry_mirrors: RegistryMirrors) -> None:
         self._addresses = registry_addresses
+        self._mirrors = registry_mirrors
         self._sessions: dict[bool, ClientSession] = {}
 
     async def close(self) -> None:
@@ -75,8 +85,16 @@ class RegistryClient:
         return self._sessions[is_proxied]
 
     def repository(self, name: ImageName, credentials: RegistryCredentials | None) -> Repository:
-        """Return the repository of an image. The credentials must be those of its registry."""
-        return Repository(self, name, credentials, self._addresses.scheme(name.api_host))
+        """Return the repository of an image, at the mirror of its registry if there is one.
+
+        The credentials must be those of its registry. With credentials, the registry itself is read: a mirror does not
+        know them, and must not learn them.
+        """
+        mirror = self._mirrors.find(name.registry) if credentials is None else None
+        if mirror is not None:
+            return Repository(self, name, None, _Source(mirror.origin, mirror.prefix + name.repository, mirror.shown))
+        origin = f"{self._addresses.scheme(name.api_host)}://{name.api_host}"
+        return Repository(self, name, credentials, _Source(origin, name.repository, f"registry {name.registry}"))
 
     async def _check(self, url: URL) -> str | None:
         """Check the host of a URL. Returns the proxy for it, or None. Raises AddressDenied.
@@ -107,12 +125,13 @@ class Repository:
     """One repository in a registry. The token lives as long as this object."""
 
     def __init__(
-        self, client: RegistryClient, name: ImageName, credentials: RegistryCredentials | None, scheme: str
+        self, client: RegistryClient, name: ImageName, credentials: RegistryCredentials | None, source: _Source
     ) -> None:
         self._client = client
         self._name = name
         self._credentials = credentials
-        self._base = URL(f"{scheme}://{name.api_host}/v2/{name.repository}/", encoded=True)
+        self._source = source
+        self._base = URL(f"{source.origin}/v2/{source.path}/", encoded=True)
         self._authorization: dict[str, str] = {}
 
     async def manifest(self, reference: str) -> bytes:
@@ -195,7 +214,7 @@ class Repository:
             return self._basic()
         asked = dict(_CHALLENGE.findall(challenge))
         realm = self._realm(asked.get("realm", ""))
-        scope = f"repository:{self._name.repository}:pull"
+        scope = f"repository:{self._source.path}:pull"
         query = urlencode({"service": asked.get("service", ""), "scope": scope})
         url = URL(f"{realm}{'&' if '?' in realm else '?'}{query}", encoded=True)
         async with self._client.get(url, self._basic()) as answer:
@@ -245,10 +264,11 @@ class Repository:
         if status in {_UNAUTHORIZED, _FORBIDDEN}:
             raise self._no_permission(status)
         if status == _NOT_FOUND:
-            raise self._rejected("the registry does not have it. Check the name and the tag, or set `command`")
+            raise self._rejected(f"{self._source.shown} does not have it. Check the name and the tag, or set `command`")
         if status == _TOO_MANY:
             raise Throttled(
-                f"Registry {self._name.registry} limits requests: retried. Set `command` to do without it.",
+                f"Image {_shown(self._name)} cannot be read now: {self._source.shown} limits requests. Retried; set "
+                "`command` to do without it.",
                 _retry_after(answer.headers.get("Retry-After", "")),
             )
         raise self._unknown(f"answered {status}")
@@ -258,14 +278,14 @@ class Repository:
             fix = "Create a pull secret, and name it in `imagePullSecrets`"
         else:
             fix = f"Check user {self._credentials.username} of the pull secret, and what it may read"
-        return self._rejected(f"the registry answered {status}. {fix}")
+        return self._rejected(f"{self._source.shown} answered {status}. {fix}")
 
     def _rejected(self, reason: str) -> Rejected:
         return Rejected(Reason.ENTRYPOINT_UNKNOWN, f"Image {_shown(self._name)} cannot be read: {reason}.")
 
     def _unknown(self, reason: str) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"Image {_shown(self._name)} cannot be read now: registry {self._name.registry} {reason}. Retried; set "
+            f"Image {_shown(self._name)} cannot be read now: {self._source.shown} {reason}. Retried; set "
             "`command` to do without it."
         )
 

@@ -72,3 +72,29 @@ def test_the_environment_alone_can_ask_to_pretend(env, want):
 def test_a_wish_to_pretend_that_is_not_understood_is_told():
     with pytest.raises(SettingsError, match="mock_clouds"):
         is_mock_mode({"MODAL_MOCK": "perhaps"})
+
+
+@pytest.mark.parametrize("url", ["https://m.example", "http://10.0.0.1:5000/", "https://[fd00::1]:5000/hub/docker"])
+def test_mirrors_of_registries_come_from_the_environment(url):
+    found = load({}, {"SKYSAIL_REGISTRY_MIRRORS": f"docker.io={url}, quay.io:444=https://q.example"})
+    assert found.registry_mirrors == {"docker.io": url, "quay.io:444": "https://q.example"}
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "words"),
+    [
+        ("docker.io", ["docker.io", "http(s)://HOST"]),
+        ("docker.io=mirror.example", ["docker.io", "http(s)://HOST"]),
+        ("docker.io=https://user:word@mirror.example", ["docker.io", "without a user"]),
+        ("docker.io=https://mirror.example/?a", ["docker.io"]),
+        ("docker.io=ftp://mirror.example", ["docker.io"]),
+        ("https://docker.io=https://mirror.example", ["'https://docker.io'", "host of a registry"]),
+        ("docker.io/library=https://mirror.example", ["'docker.io/library'", "host of a registry"]),
+    ],
+)
+def test_wrong_mirror_is_named_with_the_form_that_it_needs(mirrors, words):
+    with pytest.raises(SettingsError) as caught:
+        load({}, {"SKYSAIL_REGISTRY_MIRRORS": mirrors})
+    for word in ("registry_mirrors", "the environment", *words):
+        assert word in str(caught.value)
+    assert "user:word" not in str(caught.value)

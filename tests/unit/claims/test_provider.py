@@ -147,6 +147,24 @@ def test_start_without_command_takes_that_of_the_image_if_the_cloud_needs_one():
     run_virtual(test)
 
 
+@pytest.mark.parametrize("has_mirror", [True, False])
+def test_start_without_command_reads_the_image_for_any_cloud_if_there_is_a_mirror(has_mirror):
+    async def test() -> None:
+        quay = Quay()
+
+        async def read_image(_image: str, _given: RegistryCredentials | None) -> ImageConfig:
+            return ImageConfig(digest="d", entrypoint=("/run",))
+
+        quay.provider.read_image, quay.provider.has_mirror = (
+            read_image,
+            lambda image: has_mirror and image == MAIN.image,
+        )
+        await quay.start()
+        assert quay.orders.get(NAME).container.command == (("/run",) if has_mirror else ())
+
+    run_virtual(test)
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -345,3 +345,63 @@ def test_has_shell_of_a_layer_that_is_damaged_or_too_large_is_unknown(open_regis
     manifest = zstd.manifest.replace(registry.LAYER.encode(), b"application/vnd.oci.image.layer.v1.tar+zstd")
     name = open_registry.push("team/zstd", "v1", registry.Image(manifest=manifest, blobs=zstd.blobs))
     assert finds_shell(name, open_registry.allowed) is None
+
+
+def read_mirrored(image: str, mirrors: dict[str, str], credentials: RegistryCredentials | None = None) -> ImageConfig:
+    async def run() -> ImageConfig:
+        reader = ImageReader(registry_mirrors=mirrors)
+        try:
+            return await reader.read(image, credentials)
+        finally:
+            await reader.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("named", "registry_name", "repository", "prefix"),
+    [
+        ("python:3.11-slim", "docker.io", "library/python", ""),
+        ("docker.io/team/tool:3.11-slim", "docker.io", "team/tool", ""),
+        ("team/tool:3.11-slim", "registry-1.docker.io", "hub/team/tool", "/hub"),
+        ("quay.example/a/b:3.11-slim", "quay.example", "proxies/quay/a/b", "/proxies/quay/"),
+        ("quay.example:444/a:3.11-slim", "quay.example:444", "a", "/"),
+    ],
+)
+def test_image_of_a_registry_with_a_mirror_is_read_from_the_mirror(
+    open_registry, named, registry_name, repository, prefix
+):
+    nonce = secrets.token_hex(8)
+    open_registry.push(repository, "3.11-slim", registry.image({"Entrypoint": [nonce]}))
+    found = read_mirrored(named, {registry_name: f"http://{open_registry.host}{prefix}"})
+    assert found.entrypoint == (nonce,)
+
+
+def test_mirror_without_the_image_is_named(open_registry):
+    url = f"http://{open_registry.host}"
+    with pytest.raises(Rejected, match=rf"mirror {url}/ of registry docker\.io does not have it"):
+        read_mirrored("absent:1", {"docker.io": url})
+
+
+def test_mirror_that_is_down_is_named():
+    with pytest.raises(OutcomeUnknown, match=r"mirror http://127\.0\.0\.1:1/ of registry docker\.io cannot be reached"):
+        read_mirrored("python:3", {"docker.io": "http://127.0.0.1:1"})
+
+
+def test_mirror_of_another_registry_is_not_used(open_registry):
+    open_registry.push("a", "1", registry.image({"Entrypoint": ["x"]}))
+    with pytest.raises(OutcomeUnknown, match=r"registry nowhere\.invalid cannot be reached"):
+        read_mirrored("nowhere.invalid/a:1", {"docker.io": f"http://{open_registry.host}"})
+
+
+def test_credentials_of_the_registry_never_reach_its_mirror(open_registry):
+    """A private image is read from its registry, although the mirror has an image of this name."""
+    open_registry.push("a", "1", registry.image({"Entrypoint": ["x"]}))
+    credentials = RegistryCredentials(registry="nowhere.invalid", username="reader", password=PASSWORD)
+    with pytest.raises(OutcomeUnknown, match=r"registry nowhere\.invalid cannot be reached"):
+        read_mirrored("nowhere.invalid/a:1", {"nowhere.invalid": f"http://{open_registry.host}"}, credentials)
+
+
+def test_reader_says_which_images_have_a_mirror():
+    reader = ImageReader(registry_mirrors={"index.docker.io": "https://mirror.example"})
+    assert [reader.has_mirror(image) for image in ("python", "docker.io/a/b:1", "quay.io/a")] == [True, True, False]

@@ -1,0 +1,46 @@
+"""Mirrors of registries: servers that are read in place of a registry, as the administrator set them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from skysail.cloud import image_names
+
+
+class Mirror(msgspec.Struct, frozen=True):
+    """Mirror of one registry. `origin` is scheme, host and port; `prefix` comes before the names of repositories."""
+
+    registry: str
+    origin: str
+    prefix: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return how messages name the mirror."""
+        return f"mirror {self.origin}/{self.prefix} of registry {self.registry}"
+
+
+class RegistryMirrors:
+    """Mirrors by registry, from the setting `registry_mirrors`: host to `http(s)://HOST[:PORT][/PREFIX]`."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._mirrors = {mirror.registry: mirror for mirror in map(_mirror, urls, urls.values())}
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Return the mirrors as exceptions of the egress policy, because the administrator chose their addresses."""
+        return tuple(mirror.origin.removeprefix("https://") for mirror in self._mirrors.values())
+
+    def find(self, registry: str) -> Mirror | None:
+        return self._mirrors.get(registry)
+
+
+def _mirror(registry: str, url: str) -> Mirror:
+    parts = urlsplit(url)
+    path = parts.path.strip("/")
+    return Mirror(
+        image_names.canonical_registry(registry), f"{parts.scheme}://{parts.netloc}", f"{path}/" if path else ""
+    )

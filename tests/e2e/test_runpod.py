@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import secrets
-import socket
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.cluster import Cluster
-    from tests.support.registry import Registry
 
 Manifest = dict[str, Any]
 
@@ -36,7 +32,6 @@ NODE = NODES["runpod"]
 # Small limits: Modal bills CPU and memory besides the GPU, and its price must be below the caps.
 GPU = {"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "500m", "memory": "256Mi"}}}
 ASK = {"runpod.io/offload": "true"}
-REGISTRY_PORT = 5055
 CHEAPEST = {"skysail.dev/offload": "cheapest", "runpod.io/max-price": "1"}
 SAMPLE = Path(__file__).parents[2] / "config" / "samples" / "batch_v1_job.yaml"
 POLITE = "trap 'echo farewell; exit 0' TERM; echo ahoy; while :; do sleep 0.05; done"
@@ -48,7 +43,7 @@ def node(cluster: Cluster) -> Iterator[Cluster]:
     env = {
         **stand_ins.environment(cluster.home, "runpod"),
         **stand_ins.environment(cluster.home, "modal"),
-        "SKYSAIL_ALLOWED_REGISTRIES": f"http://{addresses.CLUSTER_IP}:{REGISTRY_PORT}",
+        "SKYSAIL_ALLOWED_REGISTRIES": f"http://{addresses.CLUSTER_IP}:{registry_server.INSIDE_PORT}",
         "SKYSAIL_LAUNCHES_PER_NAMESPACE": "1000",
         "SKYSAIL_AUTOSCALER_WAIT_SECONDS": "1",
         "SKYSAIL_MAX_PENDING_SECONDS": "1",
@@ -182,36 +177,9 @@ def test_job_of_the_sample_runs_by_force_and_is_annotated(node, namespace, books
     assert made["metadata"]["labels"]["runpod.io/pod-id"] == claim["status"]["instanceId"]
 
 
-@contextlib.contextmanager
-def inside(node: Cluster, registry: Registry) -> Iterator[str]:
-    """Forward a port of the cluster to the registry. Yields the registry's host as the operator reaches it."""
-
-    def pipe(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError), source:
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection(("127.0.0.1", int(registry.host.rpartition(":")[2])))
-                for ends in ((client, server), (server, client)):
-                    threading.Thread(target=pipe, args=ends, daemon=True).start()
-
-    listener = node.listen(REGISTRY_PORT)
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield f"{addresses.CLUSTER_IP}:{REGISTRY_PORT}"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-
-
 def test_sample_without_a_command_runs_the_entrypoint_of_its_image(node, namespace, books):
     nonce = secrets.token_hex(8)
-    with registry_server.running() as registry, inside(node, registry) as host:
+    with registry_server.running() as registry, registry_server.inside(node, registry) as host:
         registry.push("busybox", "1.36", registry_server.image({"Entrypoint": ["sh", "-c"], "Cmd": [f"echo {nonce}"]}))
         sample = yaml.safe_load(SAMPLE.read_text())
         sample["spec"]["template"]["spec"]["containers"][0]["image"] = f"{host}/busybox:1.36"
@@ -464,7 +432,7 @@ def test_services_reach_http_ports_by_the_proxy_and_tcp_ports_by_their_mapping(n
 
 
 def test_image_without_a_shell_is_refused_before_anything_is_paid(node, namespace, books):
-    with registry_server.running() as registry, inside(node, registry) as host:
+    with registry_server.running() as registry, registry_server.inside(node, registry) as host:
         layer = registry_server.layer({"app": b"x"})
         registry.push("team/static", "v1", registry_server.image({"Entrypoint": ["/app"]}, layer))
         manifest = gpu_pod("p", "/app")

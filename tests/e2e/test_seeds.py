@@ -155,3 +155,13 @@ def test_the_texts_that_the_samples_come_from_were_read_too():
     if not TEXTS.exists():
         pytest.skip("The documents are not beside this checkout: the samples of the project were checked alone.")
     assert len(EVERY) > len(list(SAMPLES.glob("*.yaml")))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.name.startswith(("v1_pod", "batch_v1"))], ids=lambda path: path.stem
+)
+def test_pod_and_job_samples_are_byte_by_byte_as_in_the_documents(path):
+    if not TEXTS.exists():
+        pytest.skip("The documents are not beside this checkout: the samples of the project were checked alone.")
+    blocks = [block for text in TEXTS.glob("*.txt") for block in FENCE.findall(text.read_text())]
+    assert path.read_text() in blocks

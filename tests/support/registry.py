@@ -9,22 +9,29 @@ import gzip
 import hashlib
 import io
 import json
+import socket
 import subprocess
 import tarfile
+import threading
 import urllib.request
 from base64 import b64encode
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from skysail.local import addresses
 from tests.support.programs import GoProgram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tests.support.cluster import Cluster
+
 _PROGRAM = GoProgram(Path(__file__).with_name("ociregistry"))
+# Port of the cluster that leads to a registry.
+INSIDE_PORT = 5055
 CONFIG = "application/vnd.oci.image.config.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -92,6 +99,33 @@ def running(username: str = "", password: str = "") -> Iterator[Registry]:
             yield Registry(server.stdout.readline().decode().strip(), username, password)
         finally:
             server.kill()
+
+
+@contextmanager
+def inside(node: Cluster, registry: Registry) -> Iterator[str]:
+    """Forward a port of the cluster to the registry. Yields the registry's host as the operator reaches it."""
+
+    def pipe(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError), source:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", int(registry.host.rpartition(":")[2])))
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=pipe, args=ends, daemon=True).start()
+
+    listener = node.listen(INSIDE_PORT)
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"{addresses.CLUSTER_IP}:{INSIDE_PORT}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
 
 
 def image(config: Mapping[str, Any], *layers: bytes, **fields: Any) -> Image:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from typing import Literal, NamedTuple
 
@@ -20,7 +20,10 @@ from skysail.base.timestamps import timestamp
 from skysail.claims.limits.policy_check import PolicyBudget
 from skysail.claims.limits.spend_account import (
     KEPT_DAYS,
+    MAX_LAUNCH_RESERVATIONS,
     MAX_OBJECTS,
+    MAX_TOTALS,
+    MERGED_GPU,
     DayTotal,
     ObjectTotal,
     Reservation,
@@ -38,6 +41,7 @@ _UNIT = 1_000_000
 _TOLERANCE = 0.5 / _UNIT
 
 Period = Literal["Day", "Week", "Month"]
+_TotalKey = tuple[str, str, str]  # day, provider, GPU type
 _ADJECTIVES: dict[Period, str] = {"Day": "daily", "Week": "weekly", "Month": "monthly"}
 
 
@@ -105,8 +109,14 @@ def reserve(
 ) -> Reserved | NotReserved:
     """Reserve the worst case of a launch, or as much of it as the limits leave. Idempotent by claim.
 
-    A higher request raises the claim's own reservation. A lower one keeps it.
+    A higher request raises the claim's own reservation. A lower one keeps it. A full account takes no new claim: it
+    would have to forget a reservation.
     """
+    if len(status.reservations) >= MAX_LAUNCH_RESERVATIONS and find(status, request.claim) is None:
+        return NotReserved(
+            f"The SpendAccount has {len(status.reservations)} reservations, and launches may make"
+            f" {MAX_LAUNCH_RESERVATIONS}: wait until some instances of this namespace have ended."
+        )
     limits = _limits(status, request, budgets, now)
     price = request.usd_per_hour
     if price is None:
@@ -296,15 +306,28 @@ def _with_reservation(status: SpendAccountStatus, reservation: Reservation) -> S
 
 
 def _with_costs(totals: Sequence[DayTotal], costs: Sequence[DayTotal], today: str) -> tuple[DayTotal, ...]:
-    sums: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+    sums: defaultdict[_TotalKey, float] = defaultdict(float)
     for total in (*totals, *costs):
         sums[total.day, total.provider, total.gpu] += total.usd
     oldest = _day(datetime.fromisoformat(today) - timedelta(days=KEPT_DAYS - 1))
+    kept = {key: usd for key, usd in sums.items() if key[0] >= oldest and usd > 0}
     return tuple(
         DayTotal(day=day, provider=provider, gpu=gpu, usd=_round(usd))
-        for (day, provider, gpu), usd in sorted(sums.items())
-        if day >= oldest and usd > 0
+        for (day, provider, gpu), usd in sorted(_merged(kept).items())
     )
+
+
+def _merged(sums: Mapping[_TotalKey, float]) -> Mapping[_TotalKey, float]:
+    """Return at most MAX_TOTALS sums: the GPU types of the oldest days become one, so no money is lost."""
+    merged = dict(sums)
+    for key in sorted(sums):
+        if len(merged) <= MAX_TOTALS:
+            break
+        day, provider, _ = key
+        other = (day, provider, MERGED_GPU)
+        usd = merged.pop(key)
+        merged[other] = merged.get(other, 0.0) + usd
+    return merged
 
 
 def _with_object(

@@ -18,6 +18,12 @@ from skysail.kube.api.resources import Resource
 
 # Days of which totals are kept.
 KEPT_DAYS = 400
+# Totals that are kept. If there are more, the GPU types of the oldest days are merged into MERGED_GPU.
+MAX_TOTALS = 8_000
+MERGED_GPU = "other"
+# Reservations that launches may make. The rest of the list is for instances that already exist without a reservation.
+MAX_LAUNCH_RESERVATIONS = 1_900
+_MAX_RESERVATIONS = 2_000
 # Objects with a cap of their own whose past cost is kept, newest first.
 MAX_OBJECTS = 2_000
 
@@ -45,7 +51,9 @@ class DayTotal(fields.ApiStruct, frozen=True, kw_only=True):
 
     day: Annotated[str, Meta(max_length=10, pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="Day, in UTC.")]
     provider: Annotated[fields.ShortText, Meta(description="Name of the cloud.")]
-    gpu: Annotated[fields.ShortText, Meta(description="GPU type by the cloud's name; empty without GPU.")] = ""
+    gpu: Annotated[
+        fields.ShortText, Meta(description="GPU type by the cloud's name; empty without GPU; `other`: merged.")
+    ] = ""
     usd: Annotated[fields.Usd, Meta(description="US dollars.")]
 
 
@@ -64,11 +72,11 @@ class SpendAccountStatus(fields.ApiStruct, frozen=True, kw_only=True):
 
     reservations: Annotated[
         tuple[Reservation, ...],
-        Meta(max_length=2_000, description="Reservations by claim."),
+        Meta(max_length=_MAX_RESERVATIONS, description="Reservations by claim."),
     ] = ()
     totals: Annotated[
         tuple[DayTotal, ...],
-        Meta(max_length=8_000, description="Spend per day, provider and GPU type, of the last 400 days."),
+        Meta(max_length=MAX_TOTALS, description="Spend per day, provider and GPU type, of the last 400 days."),
     ] = ()
     objects: Annotated[
         tuple[ObjectTotal, ...],

@@ -14,7 +14,17 @@ from skysail.claims.limits import budget
 from skysail.claims.limits.budget import NotReserved, Reserved, ReserveRequest
 from skysail.claims.limits.offload_policy import Budget
 from skysail.claims.limits.policy_check import PolicyBudget
-from skysail.claims.limits.spend_account import MAX_OBJECTS, DayTotal, ObjectTotal, Reservation, SpendAccountStatus
+from skysail.claims.limits.spend_account import (
+    KEPT_DAYS,
+    MAX_LAUNCH_RESERVATIONS,
+    MAX_OBJECTS,
+    MAX_TOTALS,
+    MERGED_GPU,
+    DayTotal,
+    ObjectTotal,
+    Reservation,
+    SpendAccountStatus,
+)
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)  # a Sunday
 AT = "2026-11-15T12:00:00Z"
@@ -42,6 +52,31 @@ def day(name: str, usd: float) -> DayTotal:
 def test_reserve_within_budget_reserves_the_worst_case():
     made = budget.reserve(SpendAccountStatus(), ask(), limits(2.0), NOW)
     assert made == Reserved(held(("a", 2.0)), Reservation(claim="a", usd=2.0, at=AT), HOUR)
+
+
+def test_reserve_in_a_full_account_forgets_no_reservation():
+    full = held(*((f"c{number}", 1.0) for number in range(MAX_LAUNCH_RESERVATIONS)))
+    made = budget.reserve(full, ask(), [], NOW)
+    assert isinstance(made, NotReserved)
+    assert f"launches may make {MAX_LAUNCH_RESERVATIONS}: wait until" in made.message
+    assert budget.reserve(full, ask("c7"), [], NOW).reservation.usd == 2.0  # its own reservation is raised
+    left = budget.settle(full, "c0", [], NOW)
+    assert isinstance(budget.reserve(left, ask(), [], NOW), Reserved)
+    adopted = budget.adopt(full, Reservation(claim="found", usd=3.0, at=AT))
+    assert budget.find(adopted, "found") is not None
+
+
+def test_settle_with_full_totals_merges_the_oldest_days_and_loses_no_money():
+    days = [(NOW - timedelta(days=number)).date().isoformat() for number in range(KEPT_DAYS)]
+    gpus = [f"GPU-{number:02}" for number in range(MAX_TOTALS // KEPT_DAYS)]
+    totals = tuple(DayTotal(day=day, provider="modal", gpu=gpu, usd=1.0) for day in sorted(days) for gpu in gpus)
+    assert len(totals) == MAX_TOTALS
+    settled = budget.settle(held(("a", 9.0), totals=totals), "a", [day(days[0], 5.0)], NOW)
+    assert len(settled.totals) <= MAX_TOTALS
+    assert sum(total.usd for total in settled.totals) == MAX_TOTALS + 5.0
+    assert {total.day for total in settled.totals if total.gpu == MERGED_GPU} == {days[-1]}
+    assert budget.spent(settled, "Day", NOW) == len(gpus) + 5.0
+    msgspec.convert(msgspec.to_builtins(settled), SpendAccountStatus)  # within the bounds of the schema
 
 
 def test_reserve_without_limits_reserves_the_worst_case():

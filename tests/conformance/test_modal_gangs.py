@@ -173,6 +173,21 @@ async def test_second_launch_of_a_claim_adopts_the_gang(service):
     await until_free(service)
 
 
+@pytest.mark.parametrize("rpc", ["AppGetTags", "FunctionGetCallGraph"])
+async def test_gang_that_cannot_be_read_does_not_hide_the_others(service, rpc):
+    async with account() as first, account() as second:
+        made = [await first.cloud.create(first.gang(SLEEP, SLEEP)) for _ in range(2)]
+        service.inject(Fault(rpc=rpc, kind="exhausted"))
+        found = await second.cloud.list()
+        (seen,) = found.instances
+        (bad,) = (gang for gang in made if gang.id != seen.id)
+        assert found.complete
+        assert found.unreadable == {bad.id, bad.claim}
+        assert set(await second.mine()) == {gang.id for gang in made}
+        await end_all(second)
+    await until_free(service)
+
+
 async def test_gang_without_capacity_is_ended_before_that_is_told(service):
     service.inject(Fault(rpc="FunctionMap", kind="no-capacity"))
     async with account(capacity_timeout=2.0) as customer:

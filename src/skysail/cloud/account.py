@@ -135,11 +135,14 @@ class Inventory(msgspec.Struct, frozen=True):
 
     Only a `complete` inventory proves absence, and only of instances created before the visibility window.
     `problem` is a sentence that says why the inventory is not complete, empty if the cloud does not know.
+    `unreadable` are claims and instance ids that exist, but whose state the cloud did not return. The inventory proves
+    nothing about them.
     """
 
     instances: tuple[Instance, ...]
     complete: bool = True
     problem: str = ""
+    unreadable: frozenset[str] = frozenset()
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

@@ -220,7 +220,11 @@ class InventoryTracker:
         if not all(instance.has_usable_id for instance in inventory.instances if instance.cluster == self.cluster):
             return f"{self.cloud.name} lists an instance of this cluster with an empty or too long ID."
         expected = [
-            c for c in self._claims.values() if c.status.state in {"Starting", "Running"} and c.status.instance_id
+            c
+            for c in self._claims.values()
+            if c.status.state in {"Starting", "Running"}
+            and c.status.instance_id
+            and not _is_unreadable(inventory, c.metadata.name, c.status.instance_id)
         ]
         there = {instance.id for instance in inventory.instances}
         if any(claim.status.instance_id in there for claim in expected):
@@ -243,7 +247,7 @@ class InventoryTracker:
             if _shows(instances, self._known(name)):
                 self._absence_counts.pop(name, None)
                 self._note(name, instances, begun)
-            elif is_evidence:
+            elif is_evidence and not _is_unreadable(inventory, name, self._known(name)):
                 self._count_absence(name, instances, begun)
             elif instances:
                 ids = {instance.id for instance in instances}
@@ -313,3 +317,7 @@ class InventoryTracker:
 def _shows(instances: tuple[Instance, ...], known: str) -> bool:
     """Return whether the known instance is among them; without a known instance, whether there is any."""
     return any(known in {"", instance.id} for instance in instances)
+
+
+def _is_unreadable(inventory: Inventory, claim: str, known: str) -> bool:
+    return not inventory.unreadable.isdisjoint({claim, known})

@@ -159,10 +159,10 @@ class ModalAccount:
         inventory = await self._inventory.list_all(apps.keys() - gangs.keys())
         if inventory.complete:
             self._output.keep({instance.id for instance in inventory.instances if instance.state != "ended"})
-        found = [*await self._gangs.inventory.list_all(gangs.values())]
-        if self._web is not None:
-            found += await self._web.inventory.instances()
-        return msgspec.structs.replace(inventory, instances=(*inventory.instances, *found))
+        found = await self._gangs.inventory.list_all(gangs.values())
+        web = [] if self._web is None else await self._web.inventory.instances()
+        instances = (*inventory.instances, *found.instances, *web)
+        return msgspec.structs.replace(inventory, instances=instances, unreadable=found.unreadable)
 
     async def offers(self) -> OfferList:
         """Return the table of prices. Raises while the workspace is unknown: a claim needs the name of its account."""

@@ -22,6 +22,8 @@ _HASH_LENGTH = 8
 _CLUSTER_LENGTH = 8
 # Part of the name of a gang's App. A namespace has no full stop, so no App of a namespace has such a name.
 _GANG = "gang."
+# More members than a gang at Modal can have. A tampered tag must not cost memory.
+_MAX_MEMBERS = 256
 # The rule of Modal for tags of Apps; sandboxes accept more.
 _VALUE = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
@@ -58,6 +60,11 @@ def app_name(cluster: str, namespace: str) -> str:
 def gang_name(cluster: str, claim: str) -> str:
     """Return the name of the App of a gang, which belongs to one claim. Raises Rejected if Modal does not accept it."""
     return _cut(app_prefix(cluster) + _GANG + sandbox_name(claim))
+
+
+def gang_claim(app_name: str, cluster: str) -> str:
+    """Return the claim in the name of a gang's App. That of a name that was cut is not the name of any claim."""
+    return app_name.removeprefix(app_prefix(cluster) + _GANG)
 
 
 def is_gang(app_name: str, cluster: str) -> bool:
@@ -120,7 +127,7 @@ def decode_tags(tags: Mapping[str, str]) -> InstanceTags:
         lifetime=_number(tags.get("lifetime")),
         region=tags.get("region", ""),
         app=tags.get("app", ""),
-        members=int(_number(tags.get("members"))),
+        members=min(int(_number(tags.get("members"))), _MAX_MEMBERS),
         is_one_pod=tags.get("one-pod") == "true",
         call=tags.get("call", ""),
     )

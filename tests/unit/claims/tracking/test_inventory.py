@@ -141,6 +141,22 @@ def test_a_listing_that_is_not_whole_still_shows_what_is_there():
     run_virtual(test)
 
 
+@pytest.mark.parametrize("unreadable", [NAME, RUNNING.status.instance_id], ids=["claim", "instance"])
+def test_instance_that_cannot_be_read_is_neither_absent_nor_an_outage(unreadable):
+    async def test() -> None:
+        desk = Watch()
+        desk.knows(RUNNING)
+        desk.cloud.listing = Inventory((), unreadable=frozenset({unreadable}))
+        await desk.poll(5)
+        assert desk.sight() == NotObserved()
+        assert desk.listings.outage == ""
+        desk.cloud.listing = Inventory(())
+        await desk.poll()
+        assert desk.sight() == NotObserved(listings=1)
+
+    run_virtual(test)
+
+
 def test_the_outage_says_why_a_listing_is_not_whole():
     async def test() -> None:
         desk = Watch()

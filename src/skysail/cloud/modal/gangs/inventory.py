@@ -13,13 +13,13 @@ import msgspec
 from modal import exception
 from modal.types import InputStatus
 
-from skysail.cloud.account import Instance
-from skysail.cloud.errors import Gone
+from skysail.cloud.account import Instance, Inventory
+from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.modal import errors, identity
 from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.gangs import markers, state
-from skysail.cloud.modal.gangs.markers import Marker
+from skysail.cloud.modal.gangs.markers import Marker, MarkerSet
 from skysail.cloud.modal.gangs.state import CallStatus, GangFacts, GangState
 from skysail.cloud.modal.identity import InstanceTags
 from skysail.runtimes.modal_gang.skysail_gang import MARK
@@ -27,9 +27,13 @@ from skysail.runtimes.modal_gang.skysail_gang import MARK
 _CALL_SECONDS = 20.0
 _LOG_SECONDS = 60.0
 _STOP_SECONDS = 60.0
+# A gang that is read for longer is unreadable in a listing, so that the others are listed in time.
+_LISTED_SECONDS = 10.0
 _MAX_CONCURRENT = 8
 # An ended gang stays in inventories for this long.
 _REMEMBERED_SECONDS = 600.0
+# Entries with markers that one reading takes. A gang of the largest size writes fewer than a hundred.
+_MAX_ENTRIES = 10_000
 # Logs may arrive this late, and clocks may differ by this much.
 _OVERLAP_SECONDS = 120.0
 _STATUSES: dict[InputStatus, CallStatus] = {
@@ -52,7 +56,7 @@ class Gang(msgspec.Struct, kw_only=True):
     id: str
     tags: InstanceTags
     app: modal.App
-    markers: set[Marker] = msgspec.field(default_factory=set)
+    markers: MarkerSet = msgspec.field(default_factory=MarkerSet)
     markers_until: float = 0.0
     ended_seen: float | None = None
     is_asked: bool = False
@@ -101,21 +105,35 @@ class GangInventory:
         gang = self._gangs[app.app_id] = Gang(id=app.app_id, tags=identity.decode_tags(tags), app=app)
         return gang
 
-    async def list_all(self, apps: Iterable[modal.App]) -> list[Instance]:
-        """Return the gangs of these live Apps, and those that have ended recently. Raises if one cannot be read."""
+    async def list_all(self, apps: Iterable[modal.App]) -> Inventory:
+        """Return the gangs of these live Apps, and those that have ended recently.
+
+        A gang that cannot be read is among the unreadable ones, by its id and its claim. It does not hide the others.
+        """
         listed = {app.app_id: app for app in apps if app.app_id}
         self._discarded &= listed.keys()
         live = {app_id: app for app_id, app in listed.items() if app_id not in self._discarded}
         limit = asyncio.Semaphore(_MAX_CONCURRENT)
 
+        unreadable: set[str] = set()
+
         async def look(gang_id: str) -> Instance | None:
-            async with limit:
-                return await self._look(gang_id, live.get(gang_id))
+            try:
+                async with limit:
+                    looking = self._look(gang_id, live.get(gang_id))
+                    return await errors.bounded(looking, _LISTED_SECONDS, "return the state of a gang")
+            except (ProviderError, TimeoutError) as error:
+                log.warning("gang not read, others listed", extra={"instance": gang_id, "why": str(error)})
+            except Exception:
+                log.exception("gang not understood, others listed", extra={"instance": gang_id})
+            unreadable.update({gang_id, self._claim(gang_id, live.get(gang_id))} - {""})
+            return None
 
         oldest = self._now() - _REMEMBERED_SECONDS
         self._gangs = {id_: gang for id_, gang in self._gangs.items() if gang.ended is None or gang.ended > oldest}
         found = await asyncio.gather(*map(look, {*live, *self._gangs}))
-        return [instance for instance in found if instance is not None]
+        instances = tuple(instance for instance in found if instance is not None)
+        return Inventory(instances, unreadable=frozenset(unreadable))
 
     async def get(self, gang_id: str) -> Instance | None:
         """Look up one gang. Returns None if Modal does not have it."""
@@ -168,6 +186,13 @@ class GangInventory:
             raise errors.of_read(error) from error
         gang.ended = gang.ended or max(self._now(), gang.tags.created)
 
+    def _claim(self, gang_id: str, app: modal.App | None) -> str:
+        """Return the claim of a gang by its tags, or by the name of its App if the tags were not read."""
+        gang = self._gangs.get(gang_id)
+        if gang is not None and gang.tags.claim:
+            return gang.tags.claim
+        return identity.gang_claim((app.name if app else None) or "", self._cluster)
+
     async def _look(self, gang_id: str, app: modal.App | None) -> Instance | None:
         gang = self._gangs.get(gang_id)
         if app is not None and (gang is None or not gang.tags.call):
@@ -206,20 +231,26 @@ class GangInventory:
         since = max(gang.tags.created, gang.markers_until) - _OVERLAP_SECONDS
         reading = self._new_markers(call, since, now + _OVERLAP_SECONDS)
         try:
-            gang.markers |= await errors.bounded(reading, _LOG_SECONDS, "return the log of a call")
+            found = await errors.bounded(reading, _LOG_SECONDS, "return the log of a call")
         except errors.SDK_ERRORS as error:
             if isinstance(failure := errors.of_read(error), Gone):
                 log.debug("log of a gang is gone", extra={"instance": gang.id})
                 return
             raise failure from error
+        gang.markers.add(found, size=gang.tags.members)
         gang.markers_until = now
 
-    async def _new_markers(self, call: modal.FunctionCall[None], since: float, until: float) -> set[Marker]:
-        found: set[Marker] = set()
+    async def _new_markers(self, call: modal.FunctionCall[None], since: float, until: float) -> list[Marker]:
+        """Return the markers of this time, at most those of the first `_MAX_ENTRIES` entries."""
+        found: list[Marker] = []
+        entries = 0
         span = {"since": datetime.fromtimestamp(since, UTC), "until": datetime.fromtimestamp(until, UTC)}
         async for entry in call.logs.fetch.aio(**span, source="stdout", search_text=MARK.strip()):
             task = entry.context_ids[-1] if entry.context_ids else ""
-            found.update(markers.of_entry(entry.message, task, entry.timestamp.timestamp()))
+            found += markers.of_entry(entry.message, task, entry.timestamp.timestamp())
+            entries += 1
+            if entries >= _MAX_ENTRIES:
+                break
         return found
 
     def _facts(self, gang: Gang, status: CallStatus) -> GangFacts:
@@ -229,7 +260,7 @@ class GangInventory:
             # A launch of this process is not overdue.
             created=self._now() if is_launching else gang.tags.created,
             status=status,
-            markers=tuple(sorted(gang.markers, key=lambda mark: (mark.at, mark.rank))),
+            markers=gang.markers.sorted(),
             now=self._now(),
             ended_seen=gang.ended_seen,
             is_asked=gang.is_asked,

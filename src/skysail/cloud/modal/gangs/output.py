@@ -30,6 +30,8 @@ _LAST_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 # How often the stored log is read for lines that arrive after the end of the call.
 _LAST_READS = 3
+# A line that is longer is delivered in parts, so that one without an end costs no memory.
+_MAX_LINE = 64 * 1024
 # Output of containers whose rank is not known yet, in characters.
 _MAX_UNASSIGNED = 1024 * 1024
 
@@ -85,6 +87,10 @@ class RankLines:
         *lines, source.rest = (source.rest + entry.message[skipped:]).split("\n")
         for line in lines:
             yield from self._line(task, source, f"{line}\n", at)
+        if len(source.rest) > _MAX_LINE:
+            # Keep the end: it may be the begin of a marker.
+            part, source.rest = source.rest[: -2 * markers.MAX_LENGTH], source.rest[-2 * markers.MAX_LENGTH :]
+            yield from self._part(task, source, part, at)
 
     def end(self) -> Iterator[Output]:
         """Yield lines that have no end, and the output of containers that never became a rank."""
@@ -110,6 +116,11 @@ class RankLines:
         else:
             source.is_over = True
         if text:
+            yield from self._output(task, Output(source.stream, at, text.encode()))
+
+    def _part(self, task: str, source: _Source, text: str, at: float) -> Iterator[Output]:
+        """Yield a part of a line, which is no marker because a marker is short."""
+        if not source.is_over:
             yield from self._output(task, Output(source.stream, at, text.encode()))
 
     def _assigned(self, task: str) -> Iterator[Output]:

@@ -87,3 +87,10 @@ def test_forged_or_broken_markers_are_output():
     lines = RankLines(0)
     text = f"{MARK}{{broken\n"
     assert read(lines, entry("a", START[0]), entry("a", text)) == text
+
+
+def test_line_without_an_end_is_delivered_in_parts():
+    lines, part = RankLines(0), "x" * 100_000
+    seen = read(lines, entry("a", START[0]), entry("a", part), entry("a", part))
+    assert 0 < 2 * len(part) - len(seen) < 10_000
+    assert seen + read(lines, entry("a", END[0])) == 2 * part

@@ -83,6 +83,8 @@ class Owning(Sweeper):
         reference |= {"uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}
         labels = content.pop("labels")
         made = {"name": name, "namespace": metadata["namespace"], "labels": labels, "ownerReferences": [reference]}
+        if annotations := content.pop("annotations", None):
+            made["annotations"] = annotations
         self.world.create(self.world.kinds[resource], {"metadata": made, **content}, _CONTROLLER)
 
     def make_pod(self, owner: Object, template: Object) -> None:

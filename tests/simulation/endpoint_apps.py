@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skysail.base.names import Label
+from skysail.base.names import Annotation, Label
 from skysail.cloud.simulated import billing
 from skysail.kinds.modal_endpoints.types import KINDS, MODAL_ENDPOINT, MODAL_FUNCTION
 from skysail.kube.api.resources import CONFIG_MAP, DEPLOYMENT, POD, SERVICE
@@ -63,6 +63,8 @@ class Endpoints(DeploymentController):
     def make(self, resource: Resource, owner: Object, name: str, **content: Any) -> None:
         if resource == POD:
             content["spec"] = {**content["spec"], "nodeName": NODE}
+            # As the controller of offloaded pods writes it from the claim, which does not run in this scenario.
+            content["annotations"] = {Annotation.MODAL_FUNCTION_URL.value: "https://app.example"}
         super().make(resource, owner, name, **content)
 
     def _is_available(self, deployment: Object, pod: Object) -> bool:

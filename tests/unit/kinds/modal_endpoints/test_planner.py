@@ -319,6 +319,20 @@ def test_status_of_an_app_has_its_persistent_url():
     assert planner.plan(gone).status.endpoint_url == "https://w--fn.modal.run"
 
 
+@pytest.mark.parametrize(("root", "type_"), [(endpoint(), "Ready"), (function(), "Deployed")])
+def test_app_without_its_url_is_not_ready_yet(root: ModalEndpoint | ModalFunction, type_: str):
+    found = app_snapshot(root)
+    assert found.desired is not None
+    revision = found.desired.revision
+    served = pod(revision, containerStatuses=[{"name": "main", "ready": True}])
+    plan = planner.plan(msgspec.structs.replace(found, deployment=deployment(revision), pods=(served,)))
+    assert (plan.status.phase, condition(plan, type_)) == ("Pending", ("False", "RollingOut"))
+    annotations = {"modal-operator.io/function-url": "https://w--fn.modal.run"}
+    known = msgspec.structs.replace(served, metadata=msgspec.structs.replace(served.metadata, annotations=annotations))
+    plan = planner.plan(msgspec.structs.replace(found, deployment=deployment(revision), pods=(known,)))
+    assert condition(plan, type_) == ("True", "Served")
+
+
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [

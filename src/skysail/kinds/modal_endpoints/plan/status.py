@@ -25,16 +25,21 @@ def status(snapshot: Snapshot, problem: Problem | None) -> Any:
     is_rolled_out = _is_rolled_out(snapshot)
     main = Condition.READY if snapshot.kind is MODAL_ENDPOINT else Condition.DEPLOYED
     old: Any = snapshot.object.status
-    if available:
+    address = _address(snapshot, available)
+    # Without its URL, an App is not ready yet: people wait for the condition and then read the URL.
+    is_serving = bool(available and address)
+    if is_serving:
         new = conditions.set_condition(snapshot, old, main, "True", Reason.SERVED, _served(snapshot))
     else:
         reason, message = (problem.reason, problem.message) if problem else (Reason.ROLLING_OUT, _DEPLOYING)
         new = conditions.set_condition(snapshot, old, main, "False", str(reason), message)
     works = f"Skysail works on this {snapshot.kind.resource.kind}."
     new = conditions.set_condition(snapshot, new, Condition.ACCEPTED, "True", Reason.ACCEPTED, works)
-    new = _update_failed(snapshot, new, problem, is_serving=bool(available), is_rolled_out=is_rolled_out)
-    phase = _phase(snapshot, is_serving=bool(available), problem=problem)
-    return _fields(snapshot, new, phase, available, problem)
+    new = _update_failed(snapshot, new, problem, is_serving=is_serving, is_rolled_out=is_rolled_out)
+    phase = _phase(snapshot, is_serving=is_serving, problem=problem)
+    if snapshot.kind is MODAL_ENDPOINT:
+        return msgspec.structs.replace(new, **_common(snapshot, phase), endpoint_url=address, ready_replicas=available)
+    return _function(snapshot, msgspec.structs.replace(new, **_common(snapshot, phase), function_url=address), problem)
 
 
 def events(snapshot: Snapshot, new: Any) -> tuple[Event, ...]:
@@ -60,8 +65,15 @@ def events(snapshot: Snapshot, new: Any) -> tuple[Event, ...]:
     return tuple(found)
 
 
-def _address(snapshot: Snapshot, known: str) -> str:
-    """Return the URL for the status: that of the App, which is persistent, or that of the Service."""
+def _address(snapshot: Snapshot, available: int) -> str:
+    """Return the URL for the status: that of the App, which is persistent, or that of the Service.
+
+    Returns an empty string until something serves, and until the URL of the App is known.
+    """
+    old: Any = snapshot.object.status
+    known: str = old.endpoint_url if snapshot.kind is MODAL_ENDPOINT else old.function_url
+    if not available:
+        return known
     if snapshot.desired is None or snapshot.desired.app is None:
         return known or url(snapshot)
     return _written(snapshot, Annotation.MODAL_FUNCTION_URL) or known
@@ -110,19 +122,17 @@ def _phase(snapshot: Snapshot, *, is_serving: bool, problem: Problem | None) -> 
     return "Failed" if problem is not None and problem.is_fatal else "Pending"
 
 
-def _fields(snapshot: Snapshot, new: Any, phase: str, available: int, problem: Problem | None) -> Any:
-    app_id = _written(snapshot, Annotation.MODAL_APP_ID) or new.modal_app_id
-    common = {"phase": phase, "simulated": snapshot.is_simulated, "modal_app_id": app_id}
-    if snapshot.kind is MODAL_ENDPOINT:
-        known = _address(snapshot, new.endpoint_url) if available else new.endpoint_url
-        return msgspec.structs.replace(new, **common, endpoint_url=known, ready_replicas=available)
-    now = timestamp(snapshot.now)
-    message = _served(snapshot) if available else problem.message if problem else _DEPLOYING
+def _common(snapshot: Snapshot, phase: str) -> dict[str, Any]:
+    app_id = _written(snapshot, Annotation.MODAL_APP_ID) or snapshot.object.status.modal_app_id
+    return {"phase": phase, "simulated": snapshot.is_simulated, "modal_app_id": app_id}
+
+
+def _function(snapshot: Snapshot, new: Any, problem: Problem | None) -> Any:
+    """Return the status with the fields that only functions have."""
+    now, is_serving = timestamp(snapshot.now), new.phase == "Deployed"
     return msgspec.structs.replace(
         new,
-        **common,
-        function_url=_address(snapshot, new.function_url) if available else new.function_url,
-        message=message,
+        message=_served(snapshot) if is_serving else problem.message if problem else _DEPLOYING,
         created_at=new.created_at or now,
-        deployed_at=new.deployed_at or (now if available else ""),
+        deployed_at=new.deployed_at or (now if is_serving else ""),
     )

@@ -143,18 +143,24 @@ class RunPodAccount:
         state = await self._found(instance)
         await self._pods.until_started(state, 2 * self.terms.poll_interval)
         if state.follower.buffer.is_complete or state.ended is not None or state.is_closed:
-            async for piece in state.follower.buffer.replay():
+            async for piece in state.follower.output():
                 yield piece
             return
-        # The start of the output was dropped: read the whole log once more.
+        # The start of the output was dropped: read the whole log once more. If the pod is deleted meanwhile, the rest is
+        # in the buffer.
         follower = self._pods.follower(instance, state.created, state.mark)
         follower.ready.set()
         reading = self._pods.read(state, follower.run())
+        after, seen = 0.0, 0
         try:
-            async for piece in follower.buffer.replay():
+            async for piece in follower.output():
+                after, seen = piece.at, seen + len(piece.data)
                 yield piece
         finally:
             reading.cancel()
+        if follower.exit is None:
+            async for piece in state.follower.output(after=after, seen=seen):
+                yield piece
 
     async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:
         _check_rank(rank)

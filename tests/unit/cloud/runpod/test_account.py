@@ -228,6 +228,72 @@ async def test_log_with_more_lines_than_the_default_tail_is_read_whole():
         await second.close()
 
 
+LARGE = [f"{number:06d} {'x' * 200}\n" for number in range(15_000)]  # twelve times the buffer
+
+
+async def ended_pod(at, lines) -> str:
+    """A pod that has ended after printing these lines. Returns its id."""
+    made = await at.account.create(order())
+    await at.until_running(1)
+    (run,) = at.provider.containers
+    nonce = at.body().env["SKYSAIL_NONCE"]
+    await at.provider.say(run, f"skysail-start {nonce}\n{''.join(lines)}\nskysail-exit {nonce} 0 exited \n")
+    return made.id
+
+
+async def deleted_when_its_exit_is_known(account, pod: str) -> None:
+    while not any(i.id == pod and i.exit is not None for i in (await account.list()).instances):
+        await asyncio.sleep(1.0)
+    await account.terminate(pod, 0.0)
+
+
+@virtual
+async def test_output_of_a_pod_that_ended_without_an_operator_is_read_whole_before_the_pod_is_deleted():
+    async with scene() as at:
+        pod = await ended_pod(at, LARGE)
+        second = second_account(at)
+        deleting = asyncio.create_task(deleted_when_its_exit_is_known(second, pod))
+        await asyncio.sleep(30.0)  # the node of the new process starts its reader later
+        pieces = [piece.data async for piece in second.output(pod)]
+        await deleting
+        assert b"".join(pieces).decode() == "".join(LARGE)
+        await second.close()
+
+
+@virtual
+async def test_output_that_nobody_reads_does_not_hide_the_exit_and_its_gap_has_a_size():
+    async with scene() as at:
+        pod = await ended_pod(at, LARGE)
+        second = second_account(at)
+        await deleted_when_its_exit_is_known(second, pod)
+        first, *rest = [piece async for piece in second.output(pod)]
+        kept = "".join(piece.data.decode() for piece in rest)
+        assert "".join(LARGE).endswith(kept)
+        assert f" {len(''.join(LARGE)) - len(kept)} bytes of output" in first.data.decode()
+        assert first.at < rest[0].at
+        await second.close()
+
+
+@virtual
+async def test_late_reader_whose_pod_is_deleted_gets_the_rest_and_the_size_of_the_gap():
+    async with scene(Fault(what="cut", on="logs", at=3, lines=2000)) as at:
+        pod = await ended_pod(at, LARGE)
+        second = second_account(at)
+        while not any(i.exit is not None for i in (await second.list()).instances):
+            await asyncio.sleep(1.0)
+        reader = second.output(pod)
+        pieces = [(await anext(reader)).data.decode() for _ in range(1000)]
+        await second.terminate(pod, 0.0)
+        pieces += [piece.data.decode() async for piece in reader]
+        (gap,) = [piece for piece in pieces if "bytes of output" in piece]
+        at_gap = pieces.index(gap)
+        lost = len("".join(LARGE)) - len("".join(pieces)) + len(gap)
+        assert pieces[:at_gap] == LARGE[:at_gap]
+        assert pieces[at_gap + 1 :] == LARGE[-(len(pieces) - at_gap - 1) :]
+        assert f" {lost} bytes" in gap
+        await second.close()
+
+
 @virtual
 async def test_output_after_a_restart_waits_for_a_service_that_does_not_answer():
     kinds = ("429", "500", "404", "lost", "404")

@@ -33,6 +33,9 @@ class OutputBuffer:
         self._first = 0
         self._bytes = 0
         self._has_ended = False
+        self._has_reader = asyncio.Event()
+        # Bytes that were dropped, so that a late reader does not get them.
+        self.dropped = 0
         # Weak references, so that an abandoned reader does not block the program.
         self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
         self._change = asyncio.Event()
@@ -43,6 +46,14 @@ class OutputBuffer:
         self._pieces.append(piece)
         self._bytes += len(piece.data)
         self._trim()
+
+    def would_drop(self, piece: Output) -> bool:
+        """Return whether a piece does not fit, and no reader has come yet that could take the oldest output."""
+        return self._bytes + len(piece.data) > self._kept and not self._has_reader.is_set()
+
+    async def until_read(self) -> None:
+        """Wait for the first reader that needs everything."""
+        await self._has_reader.wait()
 
     def end(self) -> None:
         self._has_ended = True
@@ -69,6 +80,8 @@ class OutputBuffer:
     def _enter(self, at: int, *, needs_all: bool) -> _Reader:
         reader = _Reader(at, needs_all=needs_all)
         self._readers.add(reader)
+        if needs_all:
+            self._has_reader.set()
         return reader
 
     async def _read(self, reader: _Reader) -> AsyncIterator[Output]:
@@ -90,7 +103,9 @@ class OutputBuffer:
 
     def _trim(self) -> None:
         while self._bytes > self._kept and not self._is_needed():
-            self._bytes -= len(self._pieces.popleft().data)
+            size = len(self._pieces.popleft().data)
+            self._bytes -= size
+            self.dropped += size
             self._first += 1
         self._changed()
 

@@ -252,6 +252,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     needs_command: bool = False  # cannot start an image by its own ENTRYPOINT, so a launch spec names the command line
     needs_shell: bool = False  # runs the program under a shell of the image
     billable: bool = True
+    probe_commands_per_minute: int = 0  # how many commands the probes of all pods may run; 0 if there is no limit
     web_apps: bool = False  # runs servers as web Apps, whose containers it scales (`cloud.web_app`)
 
 

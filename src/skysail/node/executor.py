@@ -7,6 +7,7 @@ outcome. Every step is idempotent.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from skysail.node.pod_state import PodState
 from skysail.node.pod_types import Container, Pod, Volume
 from skysail.node.probes import prober
 from skysail.node.probes.handlers import ProbeHandlers
+from skysail.node.probes.pace import ProbePace
 from skysail.node.sync.planner import Start, Stop
 from skysail.node.sync.snapshot import HEALTHY, ProbeState, is_forgotten
 
@@ -68,6 +70,7 @@ class StepExecutor:
         self._event_sink = event_sink
         self._now = now
         self._changed = changed
+        self._probe_pace = ProbePace(provider.features.probe_commands_per_minute)
         self.tasks: asyncio.TaskGroup | None = None
 
     async def prepare(self, pod_state: PodState, pod: Pod) -> None:
@@ -283,7 +286,8 @@ class StepExecutor:
             if isinstance(pod_state.runs.get(run), Running) and run not in pod_state.stops:
                 self._event_sink.record_event(pod, EventReason.UNHEALTHY, f"{container.name}: {message}")
 
-        await prober.run_probes(container, probe_handlers.probe, set_health, report_failure)
+        check = functools.partial(probe_handlers.paced_probe, self._probe_pace)
+        await prober.run_probes(container, check, set_health, report_failure)
 
     async def _copy_output(self, run: RunId) -> None:
         writer = self._logs.writer(run)

@@ -23,12 +23,21 @@ from skysail.cloud.runpod import api, catalogue, launch, marks, sessions
 from skysail.cloud.runpod.background_tasks import BackgroundTasks
 from skysail.cloud.runpod.client import DEFAULT_URL, Endpoint, RunPodClient
 from skysail.cloud.runpod.placement import Placer
+from skysail.cloud.runpod.pod_directory import PodDirectory
 from skysail.cloud.runpod.pod_state import PodState
 from skysail.cloud.runpod.registry_store import RegistryStore
 from skysail.cloud.runpod.termination import Terminator
 from skysail.cloud.runpod.tracked_pods import OTHER_KEY, TrackedPods
 
-FEATURES = Features(exec=True, port_forward=True, volumes=True, live_prices=True, needs_command=True, needs_shell=True)
+FEATURES = Features(
+    exec=True,
+    port_forward=True,
+    volumes=True,
+    live_prices=True,
+    needs_command=True,
+    needs_shell=True,
+    probe_commands_per_minute=20,
+)
 TIMINGS = Timings(
     poll_interval=10.0,
     visibility_delay=120.0,
@@ -76,6 +85,7 @@ class RunPodAccount:
         self._placer = Placer(self.client, self._registries, now)
         self._pods = TrackedPods(self.client, self._tasks, now=now, key=lambda: self._key)
         self._pods.cluster = cluster
+        self._directory = PodDirectory(self.client, clock, timings.poll_interval)
         self._terminator = Terminator(self.client, self._pods, self._tasks)
         self._hastening: asyncio.Task[Any] | None = None
 
@@ -118,6 +128,7 @@ class RunPodAccount:
     async def list(self) -> Inventory:
         begun, key = self._now(), self._key
         pods, is_complete = await self.client.list_pods()
+        self._directory.update(pods, is_complete=is_complete)
         listed = {pod.id for pod in pods}
         is_trusted = self._pods.trust(key, listed)
         is_complete = is_complete and is_trusted
@@ -143,24 +154,30 @@ class RunPodAccount:
         state = await self._found(instance)
         await self._pods.until_started(state, 2 * self.terms.poll_interval)
         if state.follower.buffer.is_complete or state.ended is not None or state.is_closed:
-            async for piece in state.follower.buffer.replay():
+            async for piece in state.follower.output():
                 yield piece
             return
-        # The start of the output was dropped: read the whole log once more.
+        # The start of the output was dropped: read the whole log once more. The buffer has the rest of a deleted pod.
         follower = self._pods.follower(instance, state.created, state.mark)
         follower.ready.set()
         reading = self._pods.read(state, follower.run())
+        after, seen = 0.0, 0
         try:
-            async for piece in follower.buffer.replay():
+            async for piece in follower.output():
+                after, seen = piece.at, seen + len(piece.data)
                 yield piece
         finally:
             reading.cancel()
+        if follower.exit is None:
+            async for piece in state.follower.output(after=after, seen=seen):
+                yield piece
 
     async def exec(self, instance: str, command: tuple[str, ...], *, stdin: bool, tty: bool, rank: int = 0) -> Session:
         _check_rank(rank)
         if stdin or tty:
             raise Unsupported("RunPod runs single commands without input or terminal: leave out -i and -t.")
-        await self._running(instance)
+        if not self._check_tracked(instance):
+            self._check_ours(await self.client.get_pod(instance))
         session = sessions.OneShotExec(self.client, instance, command, self._now())
         await session.begin()
         return session
@@ -170,7 +187,9 @@ class RunPodAccount:
 
     async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
         _check_rank(rank)
-        pod = await self._running(instance) or await self.client.get_pod(instance)
+        self._check_tracked(instance)
+        pod = await self._directory.find(instance)
+        self._check_ours(pod)
         return await sessions.connect(self.client.endpoint, pod, port)
 
     async def _found(self, instance: str) -> PodState:
@@ -215,23 +234,21 @@ class RunPodAccount:
             with contextlib.suppress(ProviderError):
                 await self.list()
 
-    async def _running(self, instance: str) -> api.Pod | None:
-        """Check that a pod of ours runs. Returns the pod if it had to be looked up, as in a process that lists nothing.
-
-        Raises `Gone` if the pod is foreign or does not run.
-        """
+    def _check_tracked(self, instance: str) -> bool:
+        """Return whether a pod is tracked: a process that lists nothing tracks none. Raises `Gone` if it ended."""
         state = self._pods.get(instance)
-        if state is not None:
-            if not state.is_running:
-                raise Gone(f"Pod {instance} at RunPod is not running.")
-            return None
-        pod = await self.client.get_pod(instance)
-        mark = marks.of_env(pod.env)
-        if not mark.claim or mark.cluster != (self._pods.cluster or mark.cluster):
-            raise Gone(f"Pod {instance} at RunPod does not belong to Skysail.")
-        if pod.status != "RUNNING":
+        if state is not None and not state.is_running:
             raise Gone(f"Pod {instance} at RunPod is not running.")
-        return pod
+        return state is not None
+
+    def _check_ours(self, pod: api.Pod) -> None:
+        """Raise `Gone` if a pod is foreign or does not run."""
+        if self._pods.get(pod.id) is None:
+            mark = marks.of_env(pod.env)
+            if not mark.claim or mark.cluster != (self._pods.cluster or mark.cluster):
+                raise Gone(f"Pod {pod.id} at RunPod does not belong to Skysail.")
+        if pod.status != "RUNNING":
+            raise Gone(f"Pod {pod.id} at RunPod is not running.")
 
 
 def _check_rank(rank: int) -> None:

@@ -137,13 +137,13 @@ class RunPodClient:
             raise OutcomeUnknown(f"RunPod answered with another pod than {pod}.")
         return found
 
-    async def list_pods(self) -> tuple[tuple[api.Pod, ...], bool]:
+    async def list_pods(self, *, reserve: int = URGENT) -> tuple[tuple[api.Pod, ...], bool]:
         """Return all pods of the account, and whether the list is complete and every pod could be decoded."""
         pods: dict[str, api.Pod] = {}
         cursor, is_complete = "", True
         for _ in range(_MAX_PAGES):
             query = {"cursor": cursor} if cursor else {}
-            page = (await self._expect("GET", "/pods", query=query, reserve=URGENT)).decode(api.PodPage)
+            page = (await self._expect("GET", "/pods", query=query, reserve=reserve)).decode(api.PodPage)
             for raw in page.pods:
                 pod = _decoded_pod(raw)
                 is_complete = is_complete and pod is not None

@@ -1,6 +1,7 @@
 """Follows the log of one pod: its output, and the exit that the wrapper reports in it.
 
-A stream that breaks is continued after the last event, so that no line is lost or repeated.
+A stream that breaks is continued after the last event, so that no line is lost or repeated. The exit is the last line
+of a log: as long as the output waits for its reader, the exit is not known, and the pod with its log is not deleted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import logging
 import random
 import re
+from collections.abc import AsyncIterator
 
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.output_buffer import OutputBuffer
@@ -18,6 +20,9 @@ from skysail.cloud.runpod.client import RunPodClient
 from skysail.runtimes.exit_code.script import ReportedExit, reported_exit, reports_start
 
 _KEPT_BYTES = 256 * 1024
+# A log that does not fit into the buffer waits this long for its reader, which a new process may start later. Then the
+# start of the output is dropped: without a reader, the exit of the pod would never be known.
+_READER_SECONDS = 120.0
 _FIRST_DELAY = 1.0
 _MAX_DELAY = 60.0
 # A line that is not later than the line before is moved behind it by this much: a log store drops a time that it has.
@@ -26,6 +31,7 @@ _KILLED = 137
 _PULL_FAILURE = re.compile(
     r"error (?:pulling|creating)|pull(?:ing)? .*(?:failed|denied)|manifest unknown|toomanyrequests", re.IGNORECASE
 )
+_GAP = "(Skysail lost at most {} bytes of output before this line: the pod at RunPod ended before they were read.)\n"
 _REASONS = {"deadline": "DeadlineExceeded", "restarted": "ContainerRestarted"}
 _MESSAGES = {
     "deadline": "The program reached its maximum lifetime.",
@@ -84,6 +90,7 @@ class LogFollower:
         self._held: list[Output] = []
         self._last = 0.0
         self._taken = 0
+        self._is_unread = False
 
     async def run(self) -> None:
         try:
@@ -94,6 +101,18 @@ class LogFollower:
                 await self.buffer.put(piece)
             self.buffer.end()
             self.done.set()
+
+    async def output(self, *, after: float = 0.0, seen: int = 0) -> AsyncIterator[Output]:
+        """Yield the output later than `after`, of which a reader has `seen` bytes. A line says how much is missing."""
+        pieces = self.buffer.replay()
+        missing = self.buffer.dropped - seen
+        async for piece in pieces:
+            if piece.at <= after:
+                continue
+            if missing > 0:
+                yield Output("stdout", piece.at - _STEP / 2, _GAP.format(missing).encode())
+                missing = 0
+            yield piece
 
     async def _follow(self) -> None:
         delay = _FIRST_DELAY
@@ -143,13 +162,24 @@ class LogFollower:
                 self.exit = _ended(ReportedExit(_KILLED, "restarted", ""), at)
             return
         for piece in self._held:
-            await self.buffer.put(piece)
+            await self._put(piece)
         self._held.clear()
         piece = Output("stdout", at, f"{event.line}\n".encode())
         if event.line:
-            await self.buffer.put(piece)
+            await self._put(piece)
         else:
             self._held.append(piece)
+
+    async def _put(self, piece: Output) -> None:
+        """Add output. Waits for a reader before the first piece that does not fit."""
+        if self.buffer.would_drop(piece) and not self._is_unread:
+            try:
+                async with asyncio.timeout(_READER_SECONDS):
+                    await self.buffer.until_read()
+            except TimeoutError:
+                self._is_unread = True
+                log.warning("output without a reader, its start is dropped", extra={"pod": self._pod})
+        await self.buffer.put(piece)
 
     def _time(self, event: api.LogEvent) -> float:
         """Return a time that no other line has, later than that of the line before.

@@ -101,7 +101,9 @@ class PodState:
 
     @property
     def is_running(self) -> bool:
-        return self._pod.status == "RUNNING" and self._started is not None and self._known_exit is None
+        if self.ended is not None or self._known_exit is not None:
+            return False
+        return self._pod.status == "RUNNING" and self._started is not None
 
     def instance(self) -> Instance:
         ended = self.ended

@@ -18,7 +18,7 @@ from skysail.cloud.runpod.pod_state import PodState
 
 _FORGET_SECONDS = 3600.0
 # The log of a deleted pod is read for this long, if the service still has it.
-_LAST_OUTPUT_SECONDS = 5.0
+_LAST_OUTPUT_SECONDS = 3.0
 OTHER_KEY = (
     "RunPod shows none of the known pods with the changed API key, which may belong to another account: set a key of "
     "the same account in RUNPOD_API_KEY or the Secret runpod-controller-secrets, or restart Skysail if they are gone."
@@ -169,9 +169,8 @@ class TrackedPods:
     async def _finish(self, state: PodState) -> None:
         """Let the readers read the rest of the log, for a short time."""
         state.follower.ready.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_OUTPUT_SECONDS):
-                await state.follower.done.wait()
+        if state.readers:
+            await asyncio.wait(state.readers, timeout=_LAST_OUTPUT_SECONDS)
         state.stop_reading()
 
     async def _forget_absent(self, state: PodState) -> None:

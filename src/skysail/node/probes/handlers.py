@@ -12,10 +12,11 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from skysail.cloud.errors import ProviderError
+from skysail.cloud.errors import ProviderError, Throttled
 from skysail.cloud.provider import PortConnection, Provider, RunId
 from skysail.node.pod_types import Container, ExecAction, GrpcAction, Handler, HttpAction, Probe, TcpAction
 from skysail.node.probes import grpc_health
+from skysail.node.probes.pace import ProbePace
 from skysail.node.probes.tls_connection import TlsConnection
 
 _GOOD = range(200, 400)
@@ -34,13 +35,34 @@ class ProbeHandlers:
         self._container = container
         self._address = address
 
+    async def paced_probe(self, pace: ProbePace, probe: Probe | Handler, timeout: float) -> str | None:  # noqa: ASYNC109 (the probe's own field)
+        """Run a probe once, a command only when it has its turn.
+
+        Returns the reason of a failure, an empty string, or None if the provider had no request left for it.
+        """
+        if probe.exec is not None:
+            await pace.wait_for_turn()
+        try:
+            return await self._run_once(probe, timeout)
+        except Throttled:
+            return None
+
     async def probe(self, action: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
         """Run the handler once. Returns the reason of a failure, or an empty string."""
+        try:
+            return await self._run_once(action, timeout)
+        except Throttled as error:
+            return str(error)
+
+    async def _run_once(self, action: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
+        """Run the handler once. Raises Throttled if it could not run."""
         try:
             async with asyncio.timeout(timeout):
                 return (await self._run_action(action))[-_MAX_REASON_LENGTH:]
         except TimeoutError:
             return f"no answer within {timeout:.0f} s"
+        except Throttled:
+            raise
         except (ProviderError, OSError) as error:
             return str(error) or type(error).__name__
 

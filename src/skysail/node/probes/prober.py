@@ -13,7 +13,8 @@ import msgspec
 from skysail.node.pod_types import Container, Handler, Probe
 from skysail.node.sync.snapshot import ProbeState
 
-Check = Callable[[Probe | Handler, float], Awaitable[str]]
+# Returns the reason of a failure, an empty string, or None if the check could not run: such a result counts as none.
+Check = Callable[[Probe | Handler, float], Awaitable[str | None]]
 
 
 def initial_state(container: Container) -> ProbeState:
@@ -62,10 +63,10 @@ async def run_probes(
 
 
 def _reporting_failures(title: str, check: Check, report: Callable[[str], None]) -> Check:
-    async def run_check(probe: Probe | Handler, timeout: float) -> str:  # noqa: ASYNC109 (the probe's own field)
+    async def run_check(probe: Probe | Handler, timeout: float) -> str | None:  # noqa: ASYNC109 (the probe's own field)
         reason = await check(probe, timeout)
         if not reason:
-            return ""
+            return reason
         message = f"{title}: {reason}"
         report(message)
         return message
@@ -91,6 +92,9 @@ async def _results(probe: Probe, check: Check) -> AsyncIterator[tuple[bool, str]
     successes = failures = 0
     while True:
         reason = await check(probe, float(probe.timeout_seconds))
+        if reason is None:
+            await asyncio.sleep(probe.period_seconds)
+            continue
         successes, failures = (0, failures + 1) if reason else (successes + 1, 0)
         if successes >= probe.success_threshold:
             yield True, ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 
 import msgspec
 import pytest
@@ -11,11 +13,37 @@ from msgspec.structs import replace
 from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
+from skysail.cloud.provider import RunId
 from skysail.cloud.runpod.account import KEY_FIELD, RunPodAccount
 from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.runpod.stand_in.faults import Fault
+from skysail.node.pod_types import Container as NodeContainer
+from skysail.node.probes import prober
+from skysail.node.probes.handlers import ProbeHandlers
+from skysail.node.probes.pace import ProbePace
+from skysail.node.sync.snapshot import ProbeState
 from tests.support import virtual_time
 from tests.support.runpod_scene import CLUSTER, KEY, order, scene, second_account, virtual
+
+
+class Silence:
+    """A connection into a pod that says nothing."""
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        return
+
+    async def write_eof(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+async def open_nothing(*_: object, **__: object) -> Silence:
+    return Silence()
 
 
 @virtual
@@ -35,6 +63,99 @@ async def test_a_minute_with_100_running_pods_stays_within_60_requests():
             await asyncio.sleep(10.0)
             assert len((await at.account.list()).instances) == 100
         assert len(at.server.requests) - before <= 60
+
+
+class AtAccount:
+    """The account as the provider of a node."""
+
+    def __init__(self, account) -> None:
+        self._account = account
+
+    async def connect(self, pod: str, port: int, *, from_outside: bool):
+        return await self._account.dial(pod, port)
+
+    async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool):
+        return await self._account.exec(run.pod, command, stdin=stdin, tty=tty)
+
+
+class Exited:
+    """A command that exits with 0 at once."""
+
+    async def output(self):
+        for piece in ():
+            yield piece
+
+    async def wait(self) -> int:
+        return 0
+
+    async def kill(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+@virtual
+async def test_a_minute_with_probes_of_100_running_pods_stays_within_60_requests():
+    probes = {
+        "readinessProbe": {"tcpSocket": {"port": 5432}, "periodSeconds": 5},
+        "livenessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 10},
+    }
+    container = msgspec.convert({"name": "main", "image": "busybox", **probes}, NodeContainer)
+
+    async def execute(*_: object, **__: object) -> Exited:
+        return Exited()
+
+    async with scene(quota=60) as at:
+        at.provider.connect, at.provider.exec = open_nothing, execute
+        ids = []
+        while len(ids) < 100:
+            try:
+                ids.append((await at.account.create(order(options=(("ports", "5432/tcp"),)))).id)
+            except Throttled as error:
+                await asyncio.sleep(error.retry_after)
+        for _ in range(30):  # all pods run then, and all log streams are open
+            await asyncio.sleep(10.0)
+            with contextlib.suppress(Throttled):
+                await at.account.list()
+        states: dict[str, ProbeState] = {}
+        failures: list[str] = []
+        pace = ProbePace(at.account.features.probe_commands_per_minute)
+        async with asyncio.TaskGroup() as tasks:
+            running = []
+            for id_ in ids:
+                handlers = ProbeHandlers(AtAccount(at.account), RunId(id_, "main", 0), container, "")
+                check = functools.partial(handlers.paced_probe, pace)
+                seen = functools.partial(states.__setitem__, id_)
+                running.append(tasks.create_task(prober.run_probes(container, check, seen, failures.append)))
+            for _ in range(10):
+                before = len(at.server.requests)
+                for _ in range(6):
+                    await asyncio.sleep(10.0)
+                    assert len((await at.account.list()).instances) == 100
+                assert len(at.server.requests) - before <= 60
+            for task in running:
+                task.cancel()
+        executed = {path for path in at.server.requests if path.endswith("/exec")}
+        assert len(executed) == 100, "each pod had its turn"
+        assert failures == []
+        assert len(states) == 100
+        assert all(state.ready for state in states.values())
+
+
+@virtual
+async def test_many_connections_of_a_process_that_lists_nothing_share_one_list():
+    async with scene() as at:
+        at.provider.connect = open_nothing
+        ids = [(await at.account.create(order(options=(("ports", "5432/tcp"),)))).id for _ in range(20)]
+        await at.until_running(20)
+        await asyncio.sleep(30.0)  # the log streams of the first process are open
+        bridge = second_account(at)
+        before = len(at.server.requests)
+        for id_ in 5 * ids:
+            await (await bridge.dial(id_, 5432)).close()
+        assert at.server.requests[before:] == ["GET /v2/pods"]
+        await bridge.close()
 
 
 @virtual
@@ -225,6 +346,72 @@ async def test_log_with_more_lines_than_the_default_tail_is_read_whole():
         second = second_account(at)
         pieces = [piece.data async for piece in second.output(made.id)]
         assert b"".join(pieces).decode() == lines
+        await second.close()
+
+
+LARGE = [f"{number:06d} {'x' * 200}\n" for number in range(15_000)]  # twelve times the buffer
+
+
+async def ended_pod(at, lines) -> str:
+    """A pod that has ended after printing these lines. Returns its id."""
+    made = await at.account.create(order())
+    await at.until_running(1)
+    (run,) = at.provider.containers
+    nonce = at.body().env["SKYSAIL_NONCE"]
+    await at.provider.say(run, f"skysail-start {nonce}\n{''.join(lines)}\nskysail-exit {nonce} 0 exited \n")
+    return made.id
+
+
+async def deleted_when_its_exit_is_known(account, pod: str) -> None:
+    while not any(i.id == pod and i.exit is not None for i in (await account.list()).instances):  # noqa: ASYNC110
+        await asyncio.sleep(1.0)
+    await account.terminate(pod, 0.0)
+
+
+@virtual
+async def test_output_of_a_pod_that_ended_without_an_operator_is_read_whole_before_the_pod_is_deleted():
+    async with scene() as at:
+        pod = await ended_pod(at, LARGE)
+        second = second_account(at)
+        deleting = asyncio.create_task(deleted_when_its_exit_is_known(second, pod))
+        await asyncio.sleep(30.0)  # the node of the new process starts its reader later
+        pieces = [piece.data async for piece in second.output(pod)]
+        await deleting
+        assert b"".join(pieces).decode() == "".join(LARGE)
+        await second.close()
+
+
+@virtual
+async def test_output_that_nobody_reads_does_not_hide_the_exit_and_its_gap_has_a_size():
+    async with scene() as at:
+        pod = await ended_pod(at, LARGE)
+        second = second_account(at)
+        await deleted_when_its_exit_is_known(second, pod)
+        first, *rest = [piece async for piece in second.output(pod)]
+        kept = "".join(piece.data.decode() for piece in rest)
+        assert "".join(LARGE).endswith(kept)
+        assert f" {len(''.join(LARGE)) - len(kept)} bytes of output" in first.data.decode()
+        assert first.at < rest[0].at
+        await second.close()
+
+
+@virtual
+async def test_late_reader_whose_pod_is_deleted_gets_the_rest_and_the_size_of_the_gap():
+    async with scene(Fault(what="cut", on="logs", at=3, lines=2000)) as at:
+        pod = await ended_pod(at, LARGE)
+        second = second_account(at)
+        while not any(i.exit is not None for i in (await second.list()).instances):  # noqa: ASYNC110
+            await asyncio.sleep(1.0)
+        reader = second.output(pod)
+        pieces = [(await anext(reader)).data.decode() for _ in range(1000)]
+        await second.terminate(pod, 0.0)
+        pieces += [piece.data.decode() async for piece in reader]
+        (gap,) = [piece for piece in pieces if "bytes of output" in piece]
+        at_gap = pieces.index(gap)
+        lost = len("".join(LARGE)) - len("".join(pieces)) + len(gap)
+        assert pieces[:at_gap] == LARGE[:at_gap]
+        assert pieces[at_gap + 1 :] == LARGE[-(len(pieces) - at_gap - 1) :]
+        assert f" {lost} bytes" in gap
         await second.close()
 
 

@@ -10,13 +10,14 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from skysail.cloud.errors import Rejected
+from skysail.cloud.errors import Rejected, Throttled
 from skysail.cloud.provider import Output, RunId
 from skysail.kube import certificates
 from skysail.kube.client import kubeconfig
 from skysail.local.provider.sessions import SocketConnection, connect_socket
 from skysail.node.pod_types import Container, Handler, Probe
 from skysail.node.probes.handlers import ProbeHandlers
+from skysail.node.probes.pace import ProbePace
 from tests.support import virtual_time
 from tests.unit.node.pods import container
 from tests.unit.node.probes.test_grpc_health import NOT_SERVING, SERVING, SETTINGS
@@ -211,3 +212,16 @@ def test_a_command_that_is_not_waited_for_any_longer_is_killed(code, was_killed)
     answer = virtual_time.run(asks(1, talk).probe(probe(**COMMAND), 5.0))
     assert answer == {0: "", 3: "said", None: "no answer within 5 s"}[code]
     assert (talk.was_killed, talk.was_closed) == (was_killed, True)
+
+
+class Busy(Dialer):
+    """A provider without a request left."""
+
+    async def connect(self, *_: object, **__: object):
+        raise Throttled("The request quota is used up.", 60.0)
+
+
+async def test_probe_without_a_request_left_has_no_result_and_a_hook_has_failed():
+    action = probe(tcpSocket={"port": 1})
+    assert await asks(1, Busy()).paced_probe(ProbePace(0), action, LONG) is None
+    assert "quota" in await asks(1, Busy()).probe(action, LONG)

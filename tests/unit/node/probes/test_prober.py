@@ -117,3 +117,19 @@ def test_every_bad_answer_is_complained_of_before_enough_of_them_have_a_conseque
         complaints=complaints,
     )
     assert complaints == [(at, f"{name.capitalize()} probe failed: no") for at in (0.0, 1.0)]
+
+
+def test_check_that_could_not_run_counts_as_no_result():
+    async def check(_action, _timeout: float) -> str | None:
+        return None
+
+    seen, failures = [], []
+
+    async def run() -> None:
+        of = parsed(livenessProbe={**EVERY_SECOND, "failureThreshold": 1}, readinessProbe=EVERY_SECOND)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60.0):
+                await prober.run_probes(of, check, seen.append, failures.append)
+
+    virtual_time.run(run())
+    assert (seen, failures) == ([], [])

@@ -153,7 +153,9 @@ def test_nonce_and_exit_code_come_back_and_secrets_stay_out_of_the_claim(node, n
     assert nonce not in json.dumps(claim)
     events = ok(node, "get", "events", "-n", namespace, "-o", "json")
     assert nonce not in events + json.dumps(found["status"])
-    assert nonce not in stand_ins.ledger_file(node.home, "runpod").read_text()
+    seen = node.log("operator") + stand_ins.ledger_file(node.home, "runpod").read_text() + events + json.dumps(claim)
+    assert nonce not in seen
+    assert stand_ins.environment(node.home, "runpod")["RUNPOD_API_KEY"] not in seen + json.dumps(found)
     assert books.launches(found["metadata"]["uid"]) == 1
 
 
@@ -275,6 +277,30 @@ def test_pod_deleted_while_it_starts_leaves_nothing(node, namespace, books):
     apply(node, namespace, gpu_pod("p", "sleep", "1000"))
     node.until(lambda: bool(claims(node, namespace)), "the claim")
     ok(node, "delete", "pod", "p", "-n", namespace, "--grace-period=0", "--force")
+    node.until(lambda: claims(node, namespace) == [], "the claim to be gone")
+    assert not books.billed()
+
+
+@pytest.mark.on_demand
+def test_pod_deleted_while_it_waits_for_capacity_leaves_nothing(node, namespace, books):
+    faults(node, Fault(what="no-capacity", on="create"))
+    apply(node, namespace, gpu_pod("p", "sleep", "1000"))
+    status = "jsonpath={.status}"
+    node.until(
+        lambda: "NoCapacity" in node.kubectl("get", "pod", "p", "-n", namespace, "-o", status).stdout,
+        "the pod to wait for capacity",
+    )
+    ok(node, "delete", "pod", "p", "-n", namespace, TIMEOUT)
+    node.until(lambda: claims(node, namespace) == [], "the claim to be gone")
+    assert not books.billed()
+
+
+@pytest.mark.on_demand
+def test_finished_pod_keeps_its_claim_and_leaves_nothing_when_it_is_deleted(node, namespace, books):
+    apply(node, namespace, gpu_pod("p", "true"))
+    until_phase(node, namespace, "p", "Succeeded")
+    assert [claim["status"]["state"] for claim in claims(node, namespace)] == ["Terminated"]
+    ok(node, "delete", "pod", "p", "-n", namespace, TIMEOUT)
     node.until(lambda: claims(node, namespace) == [], "the claim to be gone")
     assert not books.billed()
 

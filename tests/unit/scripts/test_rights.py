@@ -111,6 +111,11 @@ def test_missing_names_forbidden_requests_that_no_right_covers():
     assert rights.missing([Right("", "nodes", "list")], [taken, lacking]) == [lacking]
 
 
+def test_missing_leaves_out_names_with_slashes():
+    attack, lacking = (Use("", f"secrets/{part}", "get", is_forbidden=True) for part in ("canary", "status"))
+    assert rights.missing([], [attack, lacking]) == [lacking]
+
+
 def test_describe_right_is_one_line_with_its_scope():
     assert rights.describe(Right("apps", "deployments", "delete")) == "skysail delete deployments.apps"
     named = Right("", "secrets", "get", "skysail-system", "skysail-webhook")

@@ -98,6 +98,10 @@ test-chart: build ## the chart with the real Helm: lint, render, one installatio
 test-chart-all: build ## the same with every preset installed, upgrades and every command of the documents; half an hour
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/chart
 
+.PHONY: test-versions
+test-versions: $(READY) ## the e2e smoke tests on the oldest supported Kubernetes; builds it from Go modules the first time
+	$(BIN)/python -m scripts.oldest_kubernetes
+
 .PHONY: test-soak
 test-soak: $(READY) ## answers of gigabytes and of minutes, and 1,000 open streams, through the bridge
 	$(BIN)/python -m scripts.run_tests tests/soak

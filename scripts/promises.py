@@ -3,13 +3,16 @@
 A row has a `test` that shows it, further tests in `also`, or a `reason` why it cannot be kept, or none of them as long
 as it is not built. The number of rows with none is printed, and only falls.
 
+A test with the mark `on_demand` is not part of CI: its row names the make target that runs it.
+
 With `--ran`, after the test stages: every named test must have passed, and none may have been skipped. Tests that only
-an on-demand target runs are counted if they did not run.
+an on-demand target runs are listed with their target if they did not run.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +23,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMISES = "tests/promises.toml"
+MAKEFILE = "Makefile"
 
 # Written by tests/conftest.py.
 OUTCOMES = ROOT / "build" / "outcomes"
@@ -36,6 +40,7 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     test: str = ""
     also: tuple[str, ...] = ()
+    target: str = ""
     reason: str = ""
 
     @property
@@ -63,6 +68,32 @@ def problems(promises: Iterable[Promise], root: Path) -> Iterator[str]:
         for test in promise.tests:
             if not exists(test, root):
                 yield f"{promise.id} names {test}, which does not exist."
+        yield from _problems_of_target(promise, root)
+
+
+def _problems_of_target(promise: Promise, root: Path) -> Iterator[str]:
+    tests = on_demand(promise, root)
+    if promise.target and not tests:
+        yield f"{promise.id} names make {promise.target}, but CI runs all of its tests: remove the target."
+    for test in tests:
+        if not promise.target:
+            yield f"{promise.id} names {test}, which CI does not run: name the make target that does."
+        elif not runs(promise.target, test, root):
+            yield f"{promise.id} names make {promise.target}, which does not run {test}."
+
+
+def on_demand(promise: Promise, root: Path) -> list[str]:
+    """Return the tests of a promise that CI does not run."""
+    return [test for test in promise.tests if exists(test, root) and is_on_demand(test, root)]
+
+
+def runs(target: str, test: str, root: Path) -> bool:
+    """Return whether a make target runs the tests on demand of a file: it names the file, or a folder above it."""
+    recipe = re.search(rf"^{re.escape(target)}:.*\n((?:\t.*\n)+)", (root / MAKEFILE).read_text(), re.MULTILINE)
+    if recipe is None or "not on_demand" in recipe[1]:
+        return False
+    file = Path(test.partition("::")[0])
+    return any(str(path) in recipe[1].split() for path in (file, *file.parents))
 
 
 def exists(node_id: str, root: Path) -> bool:
@@ -100,10 +131,15 @@ def _definitions(node_id: str, root: Path) -> list[_Definition]:
 
 
 def outcomes(folder: Path) -> dict[str, str]:
-    """Return the last outcome of each test that ran, by its id. A rerun comes after the run that it repeats."""
+    """Return the last outcome of each test that ran, by its id. A rerun comes after the run that it repeats.
+
+    A test that one stage ran and another one skipped ran.
+    """
     found: dict[str, str] = {}
     for file in sorted(folder.glob("*.json")):
-        found |= msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        for name, outcome in msgspec.json.decode(file.read_bytes(), type=dict[str, str]).items():
+            if outcome != "skipped" or name not in found:
+                found[name] = outcome
     return found
 
 
@@ -123,17 +159,30 @@ def _is_case(name: str, test: str) -> bool:
     return name == test or ("[" not in test and name.partition("[")[0] == test)
 
 
+def left_out(promises: Iterable[Promise], ran: Mapping[str, str], root: Path) -> dict[str, list[str]]:
+    """Return the promises with a test on demand that did not run, by the make target that runs it."""
+    found: dict[str, list[str]] = {}
+    for promise in promises:
+        if any(not any(_is_case(name, test) for name in ran) for test in on_demand(promise, root)):
+            found.setdefault(promise.target, []).append(promise.id)
+    return found
+
+
+def _describe(promises: Sequence[Promise], ran: Mapping[str, str]) -> Iterator[str]:
+    tests = {test for promise in promises for test in promise.tests}
+    shown = sum(any(_is_case(name, test) for name in ran) for test in tests)
+    yield f"{len(tests)} tests show promises: {shown} ran, {len(tests) - shown} did not."
+    for target, ids in sorted(left_out(promises, ran, ROOT).items()):
+        yield f"Left to `make {target}`: {', '.join(ids)}."
+
+
 def main(arguments: Sequence[str]) -> int:
     promises = read(ROOT / PROMISES)
     found = list(problems(promises, ROOT))
     if "--ran" in arguments:
         ran = outcomes(OUTCOMES)
         found += not_shown(promises, ran, ROOT)
-        tests = {test for promise in promises for test in promise.tests}
-        passed = sum(any(_is_case(name, test) for name in ran) for test in tests)
-        sys.stdout.write(
-            f"{len(tests)} tests show promises: {passed} ran, {len(tests) - passed} are left to on-demand targets.\n"
-        )
+        sys.stdout.write("".join(f"{line}\n" for line in _describe(promises, ran)))
     for problem in found:
         sys.stderr.write(f"{PROMISES}: {problem}\n")
     shown = sum(bool(promise.test) for promise in promises)

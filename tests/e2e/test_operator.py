@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from skysail.app.install import install
 from tests.support.kubectl import TIMEOUT, fresh_namespace
@@ -168,11 +169,25 @@ def test_another_projects_definition_is_never_replaced_by_our_stand_in(cluster, 
     cluster.until(lambda: name in cluster.get("/metrics")[1], "the operator to watch it again")
 
 
-def test_finalizers_of_the_operators_before_us_do_not_hold_a_deleted_object(cluster, operator, namespace):
-    manifest = modal_job("taken-over")
-    manifest["metadata"]["finalizers"] = ["kopf.zalando.org/KopfFinalizerMarker"]
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "ml_v1alpha1_trainingjob",
+        "mlops_v1_modeldeployment",
+        "modal_v1alpha1_modalendpoint",
+        "modal_v1alpha1_modalfunction",
+        "modal_v1alpha1_modaljob",
+        "oda.tmforum.org_v1beta1_mlmodel",
+        "trainer_v1alpha1_trainjob",
+    ],
+)
+def test_finalizers_of_the_operators_before_us_do_not_hold_a_deleted_object(cluster, operator, namespace, sample):
+    manifest = yaml.safe_load((SAMPLES / f"{sample}.yaml").read_text())
+    finalizers = ["kopf.zalando.org/KopfFinalizerMarker"]
+    manifest["metadata"] = {"name": "taken-over", "finalizers": finalizers}
     apply(cluster, namespace, manifest)
-    done = cluster.kubectl("delete", "modaljob", "taken-over", "-n", namespace, TIMEOUT)
+    kind = f"{manifest['kind']}.{manifest['apiVersion'].partition('/')[0]}".lower()
+    done = cluster.kubectl("delete", kind, "taken-over", "-n", namespace, TIMEOUT)
     assert done.returncode == 0, done.stderr
 
 

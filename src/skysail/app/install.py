@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from skysail.app import manifests
@@ -22,6 +24,8 @@ from skysail.local.network.policy import manifests as policy_manifests
 from skysail.local.storage import provisioner
 from skysail.node import metrics_api
 from skysail.node.server import tls
+
+log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 30
 _POLL_SECONDS = 0.05
@@ -60,15 +64,24 @@ async def install_node(path: Path, authority: bytes, *, enforces_policies: bool)
             (ROLE_BINDING, _client_ca_binding()),
             (metrics_api.API_SERVICE, registered),
             *policy_manifests.rights(SERVICE_PROXY.name),
-            *warnings,
         ):
             await client.apply(resource, manifest, Object)
+        await _apply_warnings(client, warnings)
         for resource, manifest in obsolete:
             found = await client.find(resource, "", manifest["metadata"]["name"], Object)
             if found is not None:
                 await client.delete(resource, found, Object, {})
     finally:
         await transport.close()
+
+
+async def _apply_warnings(client: Client, policies: Iterable[tuple[Resource, Manifest]]) -> None:
+    """Apply policies that only warn. Kubernetes before 1.30 does not serve their kind: there it gives no warnings."""
+    try:
+        for resource, manifest in policies:
+            await client.apply(resource, manifest, Object)
+    except NotFound:
+        log.warning("admission policies not served, no warnings for ignored fields")
 
 
 def _metrics_service() -> Manifest:

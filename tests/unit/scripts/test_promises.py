@@ -116,10 +116,49 @@ def test_promise_test_on_demand_need_not_run_but_must_not_fail(root):
     assert promises.is_on_demand("tests/test_more.py::TestGroup::test_inside", root)
 
 
+MAKE = """
+test-some: build ## some
+\tpytest -m "not on_demand" tests
+
+test-all: build ## all
+\tpytest -q tests/test_more.py
+
+test-rest: build
+\tpytest tests/rest
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "target", "want"),
+    [
+        ("test_marked", "test-all", []),
+        ("test_marked", "", ["000-a names {test}, which CI does not run: name the make target that does."]),
+        ("test_marked", "test-some", ["000-a names make test-some, which does not run {test}."]),
+        ("test_marked", "test-rest", ["000-a names make test-rest, which does not run {test}."]),
+        ("test_marked", "test-none", ["000-a names make test-none, which does not run {test}."]),
+        ("test_plain", "test-all", ["000-a names make test-all, but CI runs all of its tests: remove the target."]),
+    ],
+)
+def test_problems_test_on_demand_needs_a_target_that_runs_it(root, test, target, want):
+    (root / "tests" / "test_more.py").write_text(ON_DEMAND)
+    (root / "Makefile").write_text(MAKE)
+    name = f"tests/test_more.py::{test}"
+    found = list(promises.problems([promise(test=name, target=target)], root))
+    assert found == [line.format(test=name) for line in want]
+
+
+def test_left_out_names_rows_whose_test_on_demand_did_not_run(root):
+    (root / "tests" / "test_more.py").write_text(ON_DEMAND)
+    plain, marked = "tests/test_more.py::test_plain", "tests/test_more.py::test_marked"
+    rows = [promise(test=plain, also=(marked,), target="test-all"), promise(id="000-b", test=plain)]
+    assert promises.left_out(rows, {}, root) == {"test-all": ["000-a"]}
+    assert promises.left_out(rows, {marked: "passed"}, root) == {}
+
+
 def test_outcomes_of_a_rerun_replace_those_before(tmp_path):
     (tmp_path / "1.json").write_text('{"a": "failed", "b": "passed"}')
-    (tmp_path / "2.json").write_text('{"a": "passed"}')
-    assert promises.outcomes(tmp_path) == {"a": "passed", "b": "passed"}
+    (tmp_path / "2.json").write_text('{"a": "passed", "b": "skipped", "c": "skipped"}')
+    assert promises.outcomes(tmp_path) == {"a": "passed", "b": "passed", "c": "skipped"}
 
 
 def test_a_misspelt_field_is_refused(tmp_path):

@@ -111,6 +111,11 @@ def test_missing_names_forbidden_requests_that_no_right_covers():
     assert rights.missing([Right("", "nodes", "list")], [taken, lacking]) == [lacking]
 
 
+def test_missing_leaves_out_names_with_slashes():
+    attack, lacking = (Use("", f"secrets/{part}", "get", is_forbidden=True) for part in ("canary", "status"))
+    assert rights.missing([], [attack, lacking]) == [lacking]
+
+
 def test_describe_right_is_one_line_with_its_scope():
     assert rights.describe(Right("apps", "deployments", "delete")) == "skysail delete deployments.apps"
     named = Right("", "secrets", "get", "skysail-system", "skysail-webhook")
@@ -122,8 +127,10 @@ def test_describe_right_is_one_line_with_its_scope():
     [
         ("", [Use("", "pods", "list"), Use("", "pods", "get")], 0),
         ("", [Use("", "pods", "list")], 1),
-        ("# rare\nskysail get pods\n", [Use("", "pods", "list")], 0),
-        ("skysail get pods\n", [Use("", "pods", "list"), Use("", "nodes", "list", is_forbidden=True)], 1),
+        ("# rare\nskysail get pods: after a lost reply\n", [Use("", "pods", "list")], 0),
+        ("skysail get pods: after a lost reply\n", [Use("", "pods", "list"), Use("", "pods", "get")], 0),
+        ("skysail get pods\n", [Use("", "pods", "list")], 1),
+        ("skysail get pods: rare\n", [Use("", "pods", "list"), Use("", "nodes", "list", is_forbidden=True)], 1),
         ("", [], 2),
     ],
 )
@@ -135,9 +142,10 @@ def test_main_fails_for_a_right_that_nobody_uses_and_for_a_missing_one(monkeypat
     assert rights.main() == code
 
 
-def test_known_unused_rights_are_still_granted():
-    lines = {rights.describe(right) for right in granted()}
-    assert rights.read_known(rights.KNOWN) - lines == set()
+def test_known_unused_rights_are_still_granted_and_have_a_reason():
+    lines, known = {rights.describe(right) for right in granted()}, rights.read_known(rights.KNOWN)
+    assert known.keys() - lines == set()
+    assert all(known.values())
 
 
 def test_table_tells_used_and_unused_verbs_apart():

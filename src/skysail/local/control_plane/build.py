@@ -22,16 +22,8 @@ from skysail.local.errors import BuildFailed
 SOURCES = Path(__file__).parent / "kubeplane"
 VERSION = "v1.36.3"
 
-_MAJOR, _MINOR, _ = VERSION.removeprefix("v").split(".")
 _STAMP = "k8s.io/component-base/version"
-# Without these flags the server reports v0.0.0-master, and tools that check the version reject it.
-_FLAGS = (
-    "-v",
-    "-trimpath",
-    "-buildvcs=false",
-    "-ldflags",
-    f"-s -w -X {_STAMP}.gitVersion={VERSION} -X {_STAMP}.gitMajor={_MAJOR} -X {_STAMP}.gitMinor={_MINOR}",
-)
+_FLAGS = ("-v", "-trimpath", "-buildvcs=false")
 # As upstream builds its releases. The user's own flags or workspace must not change the binary of a key. GOFLAGS is not
 # empty, because Go ignores an empty value and reads the user's file instead.
 _ENV = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath", "GOWORK": "off"}
@@ -55,6 +47,24 @@ _TRANSIENT = (
 )
 
 
+class Kubernetes(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of Kubernetes, and the folder with its program and the Go modules that the program is made from."""
+
+    version: str
+    sources: Path
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Return flags of `go build`: without a version, the server reports v0.0.0-master, and tools reject it."""
+        major, minor, _ = self.version.removeprefix("v").split(".")
+        stamps = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor}
+        stamped = " ".join(f"-X {_STAMP}.{name}={value}" for name, value in stamps.items())
+        return (*_FLAGS, "-ldflags", f"-s -w {stamped}")
+
+
+CURRENT = Kubernetes(version=VERSION, sources=SOURCES)
+
+
 class BuildDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """Dependencies of a build."""
 
@@ -68,23 +78,23 @@ def cache_folder(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skysail"
 
 
-def key(sources: Path = SOURCES) -> str:
+def key(kubernetes: Kubernetes = CURRENT) -> str:
     """Return the cache key of the binary, which changes if and only if its inputs change."""
     digest = hashlib.sha256()
     for name in ("main.go", "go.mod", "go.sum"):
-        digest.update((sources / name).read_bytes())
+        digest.update((kubernetes.sources / name).read_bytes())
         digest.update(b"\0")
     settings = (f"{name}={value}" for name, value in _ENV.items())
-    digest.update("\0".join((platform.machine(), *_FLAGS, *settings)).encode())
+    digest.update("\0".join((platform.machine(), *kubernetes.flags, *settings)).encode())
     return digest.hexdigest()[:16]
 
 
-def ensure(deps: BuildDependencies) -> Path:
+def ensure(deps: BuildDependencies, kubernetes: Kubernetes = CURRENT) -> Path:
     """Return the path of the binary, and build it if it is not cached: about 7 minutes on 2 cores.
 
     Raises BuildFailed.
     """
-    folder = deps.cache / "kubeplane" / key()
+    folder = deps.cache / "kubeplane" / key(kubernetes)
     binary = folder / "kubeplane"
     if binary.exists():
         return binary
@@ -95,38 +105,38 @@ def ensure(deps: BuildDependencies) -> Path:
         if binary.exists():
             return binary
         go = go_toolchain.find(deps.env, deps.cache, deps.report)
-        deps.report(f"building Kubernetes {VERSION} with {go}, once: this takes several minutes")
+        deps.report(f"building Kubernetes {kubernetes.version} with {go}, once: this takes several minutes")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             temporary = Path(scratch) / "kubeplane"
-            _build(go, temporary, deps)
+            _build(go, kubernetes, temporary, deps)
             temporary.replace(binary)
     return binary
 
 
-def _build(go: Path, output: Path, deps: BuildDependencies) -> None:
+def _build(go: Path, kubernetes: Kubernetes, output: Path, deps: BuildDependencies) -> None:
     """Build, and retry transient failures. Downloads are kept between attempts. Raises BuildFailed."""
     backoff = _INITIAL_BACKOFF
     for attempt in range(1, _MAX_ATTEMPTS + 1):
-        output_tail = _go_build(go, output, deps)
+        output_tail = _go_build(go, kubernetes, output, deps)
         if output_tail is None:
             return
         if attempt == _MAX_ATTEMPTS or not any(sign in output_tail for sign in _TRANSIENT):
             raise BuildFailed(
                 f"The control plane could not be built, `go build` printed:\n{output_tail}\n"
                 "Check the network and the disk (it needs 5 GB) and try again, or set SKYSAIL_KUBE_BIN to a folder "
-                f"with etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl {VERSION}."
+                f"with etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl {kubernetes.version}."
             )
         deps.report(f"transient failure, retrying the build in {backoff:.0f} s")
         deps.sleep(backoff)
         backoff = min(backoff * 2, _MAX_BACKOFF)
 
 
-def _go_build(go: Path, output: Path, deps: BuildDependencies) -> str | None:
+def _go_build(go: Path, kubernetes: Kubernetes, output: Path, deps: BuildDependencies) -> str | None:
     """Run `go build` once. Returns None if it succeeded, else the end of its output."""
     errors: deque[str] = deque(maxlen=20)
     with subprocess.Popen(  # noqa: S603 (the Go that the toolchain chose)
-        [go, "build", *_FLAGS, "-o", output, "."],
-        cwd=SOURCES,
+        [go, "build", *kubernetes.flags, "-o", output, "."],
+        cwd=kubernetes.sources,
         env={name: value for name, value in deps.env.items() if name not in _UNSET} | _ENV,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

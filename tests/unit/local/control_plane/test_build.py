@@ -136,9 +136,19 @@ def test_a_failed_build_leaves_nothing_that_looks_finished(bench):
 def test_the_key_changes_with_every_source(tmp_path, file):
     for name in ("main.go", "go.mod", "go.sum"):
         (tmp_path / name).write_bytes((build.SOURCES / name).read_bytes())
-    assert build.key(tmp_path) == build.key()
+    copied = build.Kubernetes(version=build.VERSION, sources=tmp_path)
+    assert build.key(copied) == build.key()
     (tmp_path / file).write_text("other")
-    assert build.key(tmp_path) != build.key()
+    assert build.key(copied) != build.key()
+
+
+def test_ensure_another_version_is_stamped_and_has_its_own_place_in_the_cache(bench):
+    other = build.Kubernetes(version="v1.29.15", sources=build.SOURCES)
+    assert build.ensure(bench.around, other) != build.ensure(bench.around)
+    first, second = (bench.go.parent / "calls").read_text().splitlines()
+    assert "gitVersion=v1.29.15" in first
+    assert "gitMinor=29" in first
+    assert f"gitVersion={build.VERSION}" in second
 
 
 @pytest.mark.parametrize("change", [{"_ENV": {"CGO_ENABLED": "1"}}, {"_FLAGS": ("-race",)}])

@@ -78,9 +78,32 @@ async def test_lost_reply_of_a_creation_leaves_one_sandbox(service, customer, gp
     service.check_ledger()
 
 
+@pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
+async def test_program_that_ended_after_a_lost_reply_does_not_run_again(service, customer, gpu):
+    spec = customer.order("exit 3", run=0.0, exit_=3, gpu=gpu)
+    made = await customer.cloud.create(spec)
+    await customer.until(made.id, lambda now: now.state == "ended")
+    async with opened() as restarted:  # an operator that knows neither the answer nor the sandbox
+        again = await restarted.cloud.create(spec)
+    assert (again.id, again.state, again.exit.code) == (made.id, "ended", 3)
+    assert len(service.stand_in.sandboxes.sandboxes) == 1
+
+
+async def test_terminated_sandbox_of_a_claim_is_not_adopted(service, customer):
+    spec = customer.order()
+    made = await customer.cloud.create(spec)
+    await customer.ended(made.id)
+    async with opened() as restarted:
+        again = await restarted.cloud.create(spec)
+        assert again.id != made.id
+        await restarted.ended(again.id)
+    service.check_ledger()
+
+
 @pytest.mark.parametrize(
     ("rpc", "kind", "want"),
     [
+        ("SandboxListV2", "exhausted", Throttled),
         ("SandboxCreateV2", "unavailable", OutcomeUnknown),
         ("SandboxCreateV2", "internal", OutcomeUnknown),
         ("SandboxCreateV2", "exhausted", Throttled),

@@ -1,7 +1,8 @@
 """The only use of private attributes of the SDK `modal`, each with its reason.
 
 - `SandboxListV2` (behind `Sandbox.list`): the public iterator hides name, tags, creation and start of a sandbox, which
-  would cost one more call per sandbox and tick.
+  would cost one more call per sandbox and tick. It also hides sandboxes that have ended, by which a launch whose
+  answer was lost is recognised.
 - `_impl.result`: the public `returncode` has one number for timeouts, terminations, OOM kills and failed starts.
 - `sandbox_stdio_read` and `SandboxGetLogs` (behind `Sandbox.stdout`): the public stream decodes strictly, so that one
   invalid byte ends it, and has no start position.
@@ -91,10 +92,14 @@ def _kind(status: int) -> ResultKind:
             return "exited"
 
 
-async def _list_rows(client: Any, app_id: str) -> list[SandboxRow]:
-    """Return all running sandboxes of an App, page by page. A failed page fails the whole listing."""
+async def _list_rows(client: Any, app_id: str, claim: str = "") -> list[SandboxRow]:
+    """Return all running sandboxes of an App, page by page. A failed page fails the whole listing.
+
+    With a claim, return all of its sandboxes instead, also those that have ended.
+    """
     rows: list[SandboxRow] = []
-    request = api_pb2.SandboxListRequest(app_id=app_id, include_finished=False)
+    tags = [api_pb2.SandboxTag(tag_name="claim", tag_value=claim)] if claim else []
+    request = api_pb2.SandboxListRequest(app_id=app_id, include_finished=bool(claim), tags=tags)
     while True:
         page = (await SandboxImplV2.list_page(client, request)).sandboxes
         if not page:
@@ -153,6 +158,12 @@ _result = _wrap(_find_result)
 async def list_rows(client: modal.Client, app_id: str) -> list[SandboxRow]:
     """Return all running sandboxes of an App."""
     rows: list[SandboxRow] = await _listing.aio(client, app_id)
+    return rows
+
+
+async def list_claim(client: modal.Client, app_id: str, claim: str) -> list[SandboxRow]:
+    """Return all sandboxes of a claim, also those that have ended."""
+    rows: list[SandboxRow] = await _listing.aio(client, app_id, claim)
     return rows
 
 

@@ -120,6 +120,23 @@ class SandboxInventory:
             self._asked.discard(sandbox_id)
         return _instance(sandbox_id, known, is_started=known.started is not None or known.exit is not None)
 
+    async def finished(self, client: modal.Client, app_id: str, claim: str) -> Instance | None:
+        """Return the sandbox of a claim whose program has ended by itself, or None.
+
+        A terminated one does not count: the launcher terminates sandboxes that wait for capacity too long.
+        """
+        listing = internals.list_claim(client, app_id, claim)
+        try:
+            rows = await errors.bounded(listing, _PAGE_SECONDS, "list the sandboxes of a claim")
+        except errors.SDK_ERRORS as error:
+            raise errors.of_read(error) from error
+        for row in rows:
+            async with self.open(row.id) as sandbox:
+                result = await internals.result(sandbox)
+            if result is not None and result.kind != "terminated":
+                return await self.get(row.id)
+        return None
+
     @asynccontextmanager
     async def open(self, sandbox_id: str) -> AsyncIterator[modal.Sandbox]:
         """Open a handle with the current result of the sandbox. Raises Gone if Modal does not have it."""

@@ -47,7 +47,7 @@ class SandboxLauncher:
         self.progress: LaunchProgress = lambda _claim, _step, _message: None
 
     async def create(self, spec: LaunchSpec) -> Instance:
-        """Create the sandbox of a claim, or adopt the running one with its name."""
+        """Create the sandbox of a claim, or adopt the one that an earlier call has created, even if it has ended."""
         arguments = launch.sandbox_arguments(
             spec, self._prices, self._timings, now=time.time(), shared_volumes=self._shared_volumes
         )
@@ -59,7 +59,21 @@ class SandboxLauncher:
         app, built = await prepare_image(self._connection, client, arguments.app, spec)
         assert app.app_id, "an App that was looked up has an id"
         self._inventory.add_app(arguments.app, app.app_id)
-        return await self._create(client, spec, arguments, app, built)
+        return await self._finished(client, spec, app.app_id) or await self._create(client, spec, arguments, app, built)
+
+    async def _finished(self, client: modal.Client, spec: LaunchSpec, app_id: str) -> Instance | None:
+        """Return the sandbox of an earlier call whose answer was lost and whose program has ended.
+
+        Modal keeps names unique among running sandboxes only, so the name alone would let the program run again.
+        """
+        try:
+            instance = await self._inventory.finished(client, app_id, spec.claim)
+        except ProviderError as error:
+            raise Throttled(f"Modal does not say whether the program has run before: {error}", _CALL_SECONDS) from error
+        if instance is None or instance.cluster != spec.cluster:
+            return None
+        log.info("ended sandbox adopted", extra={"claim": spec.claim, "instance": instance.id})
+        return instance
 
     async def _create(
         self,

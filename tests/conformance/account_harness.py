@@ -1,4 +1,4 @@
-"""Words for the suite of paid clouds: an order, what became of it, and what it printed."""
+"""Words for the suite of paid clouds: a launch spec, what became of it, and what it printed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AccountHarness:
         self.gang_gpus: GpuRequest | None = GpuRequest("")
         self._numbers = itertools.count(1)
 
-    def order(
+    def launch_spec(
         self,
         script: str = "echo ahoy; sleep 3600",
         *volumes: Volume,
@@ -63,7 +63,7 @@ class AccountHarness:
 
     def gang(self, *scripts: str) -> LaunchSpec:
         """One rank for each Python script, as pods of a headless Service."""
-        spec = self.order()
+        spec = self.launch_spec()
         members = (
             Member(
                 Pod(
@@ -81,10 +81,10 @@ class AccountHarness:
 
     def short(self, code: int = 0) -> LaunchSpec:
         """It prints `ahoy` and ends at once."""
-        return self.order(f"echo ahoy; exit {code}", run=0, exit_=code)
+        return self.launch_spec(f"echo ahoy; exit {code}", run=0, exit_=code)
 
     async def running(self, spec: LaunchSpec | None = None) -> Instance:
-        made = await self.cloud.create(spec or self.order())
+        made = await self.cloud.create(spec or self.launch_spec())
         return await self.until(made.id, lambda now: now.state == "running")
 
     async def until(

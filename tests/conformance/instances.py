@@ -45,30 +45,30 @@ class Offering:
     async def test_create_cheapest_offer_is_billed_at_its_price_and_place(self, customer: AccountHarness, is_gpu):
         count = 2 if is_gpu else 0
         listed = await customer.cloud.offers()
-        size = customer.order().container.machine_size
+        size = customer.launch_spec().container.machine_size
         priced = price_offers(listed, MachineRequest(gpu_count=count, size=size))
         best = rank(priced, OfferQuery(gpu_count=count)).candidates[0]
         gpus = GpuRequest(best.gpu_type, count) if is_gpu else None
-        spec = replace(customer.order(gpu=gpus), region=best.region, cloud_type=best.cloud_type)
+        spec = replace(customer.launch_spec(gpu=gpus), region=best.region, cloud_type=best.cloud_type)
         made = await customer.cloud.create(spec)
         assert made.usd_per_hour == pytest.approx(best.total(count))
         assert best.region in {"", made.region}
 
     async def test_create_unknown_region_is_rejected_and_nothing_is_made(self, customer: AccountHarness):
         with pytest.raises(Rejected, match="atlantis-1") as rejected:
-            await customer.cloud.create(replace(customer.order(), region="atlantis-1"))
+            await customer.cloud.create(replace(customer.launch_spec(), region="atlantis-1"))
         assert rejected.value.reason.isalnum()
         assert await customer.mine() == {}
 
     async def test_create_unknown_tier_is_rejected_and_nothing_is_made(self, customer: AccountHarness):
         with pytest.raises(Rejected, match="NO-SUCH-TIER"):
-            await customer.cloud.create(replace(customer.order(), cloud_type="NO-SUCH-TIER"))
+            await customer.cloud.create(replace(customer.launch_spec(), cloud_type="NO-SUCH-TIER"))
         assert await customer.mine() == {}
 
 
 class Creating:
     async def test_what_was_made_says_for_whom(self, customer: AccountHarness):
-        spec = customer.order()
+        spec = customer.launch_spec()
         made = await customer.cloud.create(spec)
         assert (made.claim, made.cluster) == (spec.claim, customer.cluster)
         assert made.state in {"starting", "running"}
@@ -76,7 +76,7 @@ class Creating:
         assert made.usd_per_hour >= 0
 
     async def test_ids_differ(self, customer: AccountHarness):
-        made = await asyncio.gather(*(customer.cloud.create(customer.order()) for _ in range(10)))
+        made = await asyncio.gather(*(customer.cloud.create(customer.launch_spec()) for _ in range(10)))
         assert len({instance.id for instance in made}) == 10
         assert len({instance.claim for instance in made}) == 10
 
@@ -86,33 +86,33 @@ class Creating:
         assert running.created <= running.started
 
     async def test_the_same_claim_may_be_used_again_after_the_end(self, customer: AccountHarness):
-        first = await customer.running(customer.order(claim="again"))
+        first = await customer.running(customer.launch_spec(claim="again"))
         await customer.ended(first.id)
-        second = await customer.running(customer.order(claim="again"))
+        second = await customer.running(customer.launch_spec(claim="again"))
         assert second.id != first.id
         assert (await customer.seen(second.id)).state == "running"
 
     async def test_an_unknown_gpu_is_refused_and_nothing_is_made(self, customer: AccountHarness):
         with pytest.raises(Rejected, match="GTX-1") as rejected:
-            await customer.cloud.create(customer.order(gpu=GpuRequest("GTX-1")))
+            await customer.cloud.create(customer.launch_spec(gpu=GpuRequest("GTX-1")))
         assert rejected.value.reason.isalnum()
         assert await customer.mine() == {}
 
     @pytest.mark.parametrize("seconds", [0.0, 1e9])
     async def test_a_deadline_that_cannot_be_kept_is_refused(self, customer: AccountHarness, seconds):
         with pytest.raises(Rejected):
-            await customer.cloud.create(customer.order(seconds=seconds))
+            await customer.cloud.create(customer.launch_spec(seconds=seconds))
         assert await customer.mine() == {}
 
     async def test_a_disk_of_the_machine_is_refused(self, customer: AccountHarness):
         with pytest.raises(Rejected, match="d"):
-            await customer.cloud.create(customer.order("true", Volume("d", PersistentDisk("disk-1"))))
+            await customer.cloud.create(customer.launch_spec("true", Volume("d", PersistentDisk("disk-1"))))
         assert await customer.mine() == {}
 
 
 class Listings:
     async def test_it_tells_all_with_claim_and_cluster(self, customer: AccountHarness):
-        specs = [customer.order() for _ in range(5)]
+        specs = [customer.launch_spec() for _ in range(5)]
         made = await asyncio.gather(*(customer.cloud.create(spec) for spec in specs))
         for instance in made:
             await customer.seen(instance.id)
@@ -134,7 +134,7 @@ class Listings:
 
     async def test_a_change_is_told_by_the_claim(self, customer: AccountHarness):
         told = asyncio.ensure_future(_heard(customer.cloud.watch(), "told"))
-        made = await customer.cloud.create(customer.order(claim="told"))
+        made = await customer.cloud.create(customer.launch_spec(claim="told"))
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while not told.done():  # a follower far away may have begun after the creation
                 await customer.cloud.terminate(made.id, 0)
@@ -165,7 +165,7 @@ class Exits:
         assert ended.exit.code == 37
 
     async def test_the_deadline_ends_it_whatever_becomes_of_us(self, customer: AccountHarness):
-        made = await customer.cloud.create(customer.order(seconds=0.3))
+        made = await customer.cloud.create(customer.launch_spec(seconds=0.3))
         ended = await customer.until(made.id, lambda now: now.state == "ended")
         assert ended.exit is not None
         assert ended.exit.reason == "DeadlineExceeded"
@@ -192,11 +192,11 @@ class Ends:
             await customer.cloud.terminate(NOBODY, 0)
 
     async def test_ending_what_starts_ends_it(self, customer: AccountHarness):
-        made = await customer.cloud.create(customer.order())
+        made = await customer.cloud.create(customer.launch_spec())
         assert (await customer.ended(made.id)).state == "ended"
 
     async def test_a_shorter_grace_counts(self, customer: AccountHarness):
-        stubborn = customer.order("trap '' TERM; echo up; while :; do sleep 0.02; done")
+        stubborn = customer.launch_spec("trap '' TERM; echo up; while :; do sleep 0.02; done")
         running = await customer.running(stubborn)
         await customer.cloud.terminate(running.id, 3000)
         assert (await customer.ended(running.id, 0)).state == "ended"
@@ -262,7 +262,7 @@ class Real:
         assert await customer.said(made.id) == "ahoy\n"
 
     async def test_the_streams_are_kept_apart_and_pieces_are_in_order(self, customer: AccountHarness):
-        made = await customer.cloud.create(customer.order("seq 1 20000; echo err >&2"))
+        made = await customer.cloud.create(customer.launch_spec("seq 1 20000; echo err >&2"))
         pieces = [piece async for piece in customer.cloud.output(made.id)]
         heard = b"".join(piece.data for piece in pieces if piece.stream == "stdout").decode()
         assert heard == "".join(f"{number}\n" for number in range(1, 20001))
@@ -270,14 +270,14 @@ class Real:
         assert [piece.at for piece in pieces] == sorted(piece.at for piece in pieces)
 
     async def test_a_program_is_asked_to_end(self, customer: AccountHarness):
-        made = await customer.running(customer.order("trap 'exit 9' TERM; echo up; while :; do sleep 0.02; done"))
+        made = await customer.running(customer.launch_spec("trap 'exit 9' TERM; echo up; while :; do sleep 0.02; done"))
         await hear(customer.cloud.output(made.id), "up")
         ended = await customer.ended(made.id, TIMEOUT_SECONDS)
         assert ended.exit is not None
         assert ended.exit.code == 9
 
     async def test_an_unknown_image_is_told(self, customer: AccountHarness):
-        spec = customer.order()
+        spec = customer.launch_spec()
         container = Container(name="main", image="example.test/no-such-image:1", command=("true",))
         try:
             made = await customer.cloud.create(with_container(spec, container))
@@ -354,7 +354,7 @@ class Entering:
         assert await asyncio.gather(*map(one, range(5))) == [(number, f"{number}\n", "") for number in range(5)]
 
     async def test_a_visitor_hears_and_speaks_and_leaves_it_running(self, customer: AccountHarness):
-        spec = customer.order("echo before; while read line; do echo got $line; done")
+        spec = customer.launch_spec("echo before; while read line; do echo got $line; done")
         running = await customer.running(with_container(spec, replace(spec.container, stdin=True)))
         await hear(customer.cloud.output(running.id), "before")
         session = await customer.cloud.attach(running.id, stdin=True)
@@ -374,7 +374,7 @@ class Entering:
             "c.close()\nimport time; time.sleep(1000)"
         )
         container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
-        running = await customer.running(with_container(customer.order(), container))
+        running = await customer.running(with_container(customer.launch_spec(), container))
         port = int(await hear(customer.cloud.output(running.id), "\n"))
         port_connection = await customer.cloud.dial(running.id, port)
         await port_connection.write(b"ahoy" * 50_000)
@@ -394,7 +394,7 @@ class Entering:
             "c, _ = s.accept(); c.recv(1); c.sendall(b'ahoy' * 250_000)"
         )
         container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
-        running = await customer.running(with_container(customer.order(), container))
+        running = await customer.running(with_container(customer.launch_spec(), container))
         port = int(await hear(customer.cloud.output(running.id), "\n"))
         port_connection = await customer.cloud.dial(running.id, port)
         await port_connection.write(b"twelve bytes")
@@ -461,7 +461,7 @@ class Gangs:
         assert (first.exit.code != 0, second.exit.code) == (True, 37)
 
     async def test_all_members_are_billed(self, customer: AccountHarness):
-        one = await customer.cloud.create(customer.order(gpu=customer.gang_gpus))
+        one = await customer.cloud.create(customer.launch_spec(gpu=customer.gang_gpus))
         two = await customer.cloud.create(customer.gang("", ""))
         assert two.usd_per_hour == pytest.approx(2 * one.usd_per_hour)
 

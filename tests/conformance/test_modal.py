@@ -45,8 +45,8 @@ CLUSTER = "0b7e5a70-1111-4222-8333-444455556666"
 class GpuHarness(AccountHarness):
     """Orders a GPU, so that Modal runs the sandbox at its older back end."""
 
-    def order(self, *arguments: Any, gpu: GpuRequest | None = None, **options: Any) -> LaunchSpec:
-        return super().order(*arguments, gpu=gpu or GpuRequest("T4"), **options)
+    def launch_spec(self, *arguments: Any, gpu: GpuRequest | None = None, **options: Any) -> LaunchSpec:
+        return super().launch_spec(*arguments, gpu=gpu or GpuRequest("T4"), **options)
 
 
 @asynccontextmanager
@@ -72,7 +72,7 @@ class Tunnels:
             "print(s.server_port, flush=True); s.serve_forever()"
         )
         container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
-        running = await customer.running(with_container(customer.order(), container))
+        running = await customer.running(with_container(customer.launch_spec(), container))
         port = int(await hear(customer.cloud.output(running.id), "\n"))
         assert isinstance(customer.cloud, HttpAccount)
         address = await customer.cloud.http_address(running.id, port)

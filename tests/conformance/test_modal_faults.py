@@ -67,7 +67,7 @@ def with_mounts(spec: LaunchSpec, volume: Volume, mount: Mount) -> LaunchSpec:
 async def test_lost_reply_of_a_creation_leaves_one_sandbox(service, customer, gpu):
     rpc = "SandboxCreate" if gpu else "SandboxCreateV2"
     service.inject(Fault(rpc=rpc, kind="lost-reply"))
-    spec = customer.order(gpu=gpu)
+    spec = customer.launch_spec(gpu=gpu)
     try:
         made = await customer.cloud.create(spec)
     except OutcomeUnknown:
@@ -80,7 +80,7 @@ async def test_lost_reply_of_a_creation_leaves_one_sandbox(service, customer, gp
 
 @pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
 async def test_program_that_ended_after_a_lost_reply_does_not_run_again(service, customer, gpu):
-    spec = customer.order("exit 3", run=0.0, exit_=3, gpu=gpu)
+    spec = customer.launch_spec("exit 3", run=0.0, exit_=3, gpu=gpu)
     made = await customer.cloud.create(spec)
     await customer.until(made.id, lambda now: now.state == "ended")
     async with opened() as restarted:  # an operator that knows neither the answer nor the sandbox
@@ -90,7 +90,7 @@ async def test_program_that_ended_after_a_lost_reply_does_not_run_again(service,
 
 
 async def test_terminated_sandbox_of_a_claim_is_not_adopted(service, customer):
-    spec = customer.order()
+    spec = customer.launch_spec()
     made = await customer.cloud.create(spec)
     await customer.ended(made.id)
     async with opened() as restarted:
@@ -116,7 +116,7 @@ async def test_terminated_sandbox_of_a_claim_is_not_adopted(service, customer):
 async def test_failed_step_of_a_launch_has_the_error_that_it_proves(service, customer, rpc, kind, want):
     service.inject(Fault(rpc=rpc, kind=kind, times=None))
     with pytest.raises(ProviderError) as failed:
-        await customer.cloud.create(customer.order())
+        await customer.cloud.create(customer.launch_spec())
     assert type(failed.value) is want
     service.faults.clear()
     assert await customer.mine() == {}
@@ -126,13 +126,13 @@ async def test_answer_that_never_comes_is_an_unknown_outcome(service, customer, 
     monkeypatch.setattr(launcher, "_CREATE_SECONDS", 0.5)
     service.inject(Fault(rpc="SandboxCreateV2", kind="stuck", times=None))
     with pytest.raises(OutcomeUnknown):
-        await customer.cloud.create(customer.order())
+        await customer.cloud.create(customer.launch_spec())
 
 
 async def test_no_capacity_is_told_only_when_nothing_is_left(service, customer):
     service.inject(Fault(rpc="SandboxCreate", kind="no-capacity"))
     with pytest.raises(NoCapacity, match="T4"):
-        await customer.cloud.create(customer.order(gpu=T4))
+        await customer.cloud.create(customer.launch_spec(gpu=T4))
     assert await customer.mine() == {}
     service.check_ledger()
 
@@ -146,7 +146,7 @@ async def test_error_after_the_creation_is_an_unknown_outcome_if_a_sandbox_is_le
         Fault(rpc="SandboxTerminate", kind="internal", times=None),
     )
     with pytest.raises(OutcomeUnknown):
-        await customer.cloud.create(customer.order(gpu=T4))
+        await customer.cloud.create(customer.launch_spec(gpu=T4))
     service.faults.clear()
     (left,) = await customer.mine()
     await customer.ended(left)
@@ -159,7 +159,7 @@ async def test_no_capacity_with_a_failed_termination_is_an_unknown_outcome(servi
         Fault(rpc="SandboxTerminate", kind="unavailable", times=None),
     )
     with pytest.raises(OutcomeUnknown):
-        await customer.cloud.create(customer.order(gpu=T4))
+        await customer.cloud.create(customer.launch_spec(gpu=T4))
     service.faults.clear()
     (left,) = await customer.mine()
     await customer.ended(left)
@@ -171,7 +171,7 @@ async def test_cancelled_wait_for_capacity_leaves_nothing(service):
         service.inject(Fault(rpc="SandboxCreate", kind="no-capacity"))
         steps = asyncio.Queue[str]()
         customer.cloud.on_progress(lambda _claim, step, _message: steps.put_nowait(step))
-        creating = asyncio.create_task(customer.cloud.create(customer.order(gpu=T4)))
+        creating = asyncio.create_task(customer.cloud.create(customer.launch_spec(gpu=T4)))
         assert [await steps.get(), await steps.get()] == ["image", "capacity"]
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while not service.stand_in.sandboxes.sandboxes:  # noqa: ASYNC110 (there is no event for it)
@@ -185,7 +185,7 @@ async def test_cancelled_wait_for_capacity_leaves_nothing(service):
 
 @pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
 async def test_second_creation_of_a_claim_adopts_the_running_sandbox(service, customer, gpu):
-    spec = customer.order(gpu=gpu)
+    spec = customer.launch_spec(gpu=gpu)
     first = await customer.cloud.create(spec)
     async with opened() as successor:
         again = await successor.cloud.create(spec)
@@ -218,7 +218,7 @@ async def test_failed_termination_is_reported_and_the_sandbox_runs_on(service, c
 
 async def test_two_namespaces_share_nothing(service, customer):
     """A leak of other operators: two namespaces with one name shared an App, and deleted it for each other."""
-    specs = [customer.order(), customer.order()]
+    specs = [customer.launch_spec(), customer.launch_spec()]
     member = specs[1].members[0]
     specs[1] = replace(specs[1], members=(replace(member, pod=replace(member.pod, namespace="other")),))
     one, two = [await customer.cloud.create(spec) for spec in specs]
@@ -233,7 +233,7 @@ async def test_two_namespaces_share_nothing(service, customer):
 )
 async def test_ends_are_told_apart(service, customer, kind, want):
     service.inject(Fault(rpc="SandboxCreateV2", kind=kind, seconds=0.1))
-    made = await customer.cloud.create(customer.order())
+    made = await customer.cloud.create(customer.launch_spec())
     exit_ = await customer.exited(made.id)
     assert (exit_.code, exit_.reason) == want
 
@@ -262,7 +262,7 @@ async def test_unknown_workspace_lists_and_offers_nothing(service):
 
 
 async def test_registry_credentials_reach_the_image(service, customer):
-    spec = customer.order("echo ahoy", run=0)
+    spec = customer.launch_spec("echo ahoy", run=0)
     private = replace(spec.container, image=PRIVATE_IMAGE)
     spec = replace(spec, members=(Member(spec.pod, private),))
     with pytest.raises(Rejected, match="access denied"):
@@ -274,22 +274,22 @@ async def test_registry_credentials_reach_the_image(service, customer):
 
 async def test_volume_of_modal_outlives_its_sandbox(service, customer):
     options = (("modal-volumes", "data:/data"),)
-    write = replace(customer.order("echo kept > /data/f", run=0), options=options)
+    write = replace(customer.launch_spec("echo kept > /data/f", run=0), options=options)
     assert (await customer.exited((await customer.cloud.create(write)).id)).code == 0
-    read = replace(customer.order("cat /data/f", run=0), options=options)
+    read = replace(customer.launch_spec("cat /data/f", run=0), options=options)
     assert await customer.said((await customer.cloud.create(read)).id) == "kept\n"
 
 
 async def test_files_of_volumes_are_in_the_sandbox(service, customer):
     volume = Volume("config", ProjectedFiles((File("key", b"ahoy\n"),)))
-    spec = with_mounts(customer.order("cat /etc/app/key", run=0), volume, Mount(volume="config", path="/etc/app"))
+    spec = with_mounts(customer.launch_spec("cat /etc/app/key", run=0), volume, Mount(volume="config", path="/etc/app"))
     assert await customer.said((await customer.cloud.create(spec)).id) == "ahoy\n"
 
 
 @pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
 async def test_output_over_cut_connections_is_complete_and_not_doubled(service, customer, gpu):
     script = "for i in 1 2 3 4 5; do seq 1 1000; sleep 0.1; done"
-    made = await customer.cloud.create(customer.order(script, gpu=gpu))
+    made = await customer.cloud.create(customer.launch_spec(script, gpu=gpu))
     reading = asyncio.create_task(customer.said(made.id))
     for _ in range(3):
         await hear(customer.cloud.output(made.id), "\n")
@@ -298,16 +298,16 @@ async def test_output_over_cut_connections_is_complete_and_not_doubled(service, 
 
 
 async def test_invalid_bytes_survive(service, customer):
-    made = await customer.cloud.create(customer.order("printf 'a\\377b\\n'; printf '\\303'", run=0))
+    made = await customer.cloud.create(customer.launch_spec("printf 'a\\377b\\n'; printf '\\303'", run=0))
     pieces = [piece.data async for piece in customer.cloud.output(made.id) if piece.stream == "stdout"]
     assert b"".join(pieces) == b"a\xffb\n\xc3"
 
 
 async def test_changed_workload_leaves_nothing_of_the_old_one(service, customer):
     """A leak of other operators: a renamed App was deployed beside the old one, which ran on."""
-    old = await customer.running(customer.order(claim="claim-of-the-old"))
+    old = await customer.running(customer.launch_spec(claim="claim-of-the-old"))
     await customer.ended(old.id)
-    new = await customer.running(customer.order("echo changed; sleep 3600", claim="claim-of-the-new"))
+    new = await customer.running(customer.launch_spec("echo changed; sleep 3600", claim="claim-of-the-new"))
     assert new.app == old.app
     assert {id_ for id_, found in (await customer.mine()).items() if found.state != "ended"} == {new.id}
     await customer.ended(new.id)
@@ -316,7 +316,7 @@ async def test_changed_workload_leaves_nothing_of_the_old_one(service, customer)
 
 async def test_foreign_sandboxes_are_never_taken_for_ours_or_touched(service, customer):
     """Six forgeries by another user of the workspace: names, tags, and both, in our App and in another one."""
-    spec = customer.order(claim="claim-of-mine")
+    spec = customer.launch_spec(claim="claim-of-mine")
     mine = await customer.running(spec)
     forged = {"claim": spec.claim, "skysail-claim": spec.claim}
     every = ({}, forged, {**forged, "cluster": "00000000-0000-4000-8000-000000000000"})

@@ -40,8 +40,8 @@ async def run(*arguments: str, **variables: str) -> tuple[int | None, bytes, str
 
 async def test_logger_follows_a_sandbox_to_its_end_and_has_its_exit_code(customer):
     nonce = secrets.token_hex(8)
-    order = customer.order(f"echo {nonce}; sleep 1; echo last; echo wrong >&2; exit 37", exit_=37)
-    instance = await customer.cloud.create(order)
+    wanted = customer.launch_spec(f"echo {nonce}; sleep 1; echo last; echo wrong >&2; exit 37", exit_=37)
+    instance = await customer.cloud.create(wanted)
     code, out, err = await run(instance.id)
     assert (code, out) == (37, f"{nonce}\nlast\n".encode())
     assert "wrong" in err

@@ -35,7 +35,7 @@ async def test_sandbox_output_and_exit_code_come_back_through_the_proxy(tmp_path
             proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
             with mock.patch.dict(os.environ, variables(proxy, port)):
                 async with opened() as customer:
-                    made = await customer.cloud.create(customer.order("echo ahoy; exit 7", run=0))
+                    made = await customer.cloud.create(customer.launch_spec("echo ahoy; exit 7", run=0))
                     assert await customer.said(made.id) == "ahoy\n"
                     assert (await customer.exited(made.id)).code == 7
         service.check_ledger()

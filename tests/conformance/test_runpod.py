@@ -49,7 +49,7 @@ class TestRunPod(CloudConformance, Real):
 
     async def test_the_streams_are_kept_apart_and_pieces_are_in_order(self, customer: AccountHarness):
         """RunPod has one stream for both."""
-        made = await customer.cloud.create(customer.order("seq 1 20000; echo err >&2"))
+        made = await customer.cloud.create(customer.launch_spec("seq 1 20000; echo err >&2"))
         pieces = [piece async for piece in customer.cloud.output(made.id)]
         heard = b"".join(piece.data for piece in pieces).decode().splitlines()
         assert [line for line in heard if line != "err"] == [str(number) for number in range(1, 20001)]
@@ -76,7 +76,7 @@ class TestRunPod(CloudConformance, Real):
                 await attempt
 
     async def test_program_runs_once_though_its_container_is_restarted(self, customer: AccountHarness, tmp_path: Path):
-        made = await customer.cloud.create(customer.order("echo run; kill -KILL $PPID"))
+        made = await customer.cloud.create(customer.launch_spec("echo run; kill -KILL $PPID"))
         exit_ = await customer.exited(made.id)
         assert (exit_.code, exit_.reason) == (137, "ContainerRestarted")
         assert await customer.said(made.id) == "run\n"
@@ -102,7 +102,7 @@ class TestRunPod(CloudConformance, Real):
         assert b"/x AHOY" in answer
 
     async def test_where_nobody_listens_or_no_port_is_open_it_is_said(self, customer: AccountHarness):
-        running = await customer.running(replace(customer.order(), options=(("ports", "7001/tcp"),)))
+        running = await customer.running(replace(customer.launch_spec(), options=(("ports", "7001/tcp"),)))
         with pytest.raises(Rejected, match="port 1"):
             await customer.cloud.dial(running.id, 1)
         connection = await _dialled(customer, running.id, 7001)
@@ -134,7 +134,7 @@ class TestRunPod(CloudConformance, Real):
     async def _serving(self, customer: AccountHarness, script: str, port: str) -> Instance:
         """A pod that listens at its port."""
         container = Container(name="main", image=customer.python_image, command=("python3", "-c", script))
-        spec = with_container(customer.order(), container)
+        spec = with_container(customer.launch_spec(), container)
         running = await customer.running(replace(spec, options=(("ports", port),)))
         await hear(customer.cloud.output(running.id), "ready")
         return running

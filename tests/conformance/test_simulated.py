@@ -93,7 +93,7 @@ class TestWithAProviderOverHttp(CloudConformance, Real, Entering):
 async def test_the_end_of_an_instance_leaves_nothing_at_the_provider(tmp_path: Path):
     async with local_provider(tmp_path) as provider, account(QUICK[0], provider) as cloud:
         account_harness = AccountHarness(cloud)
-        spec = account_harness.order()
+        spec = account_harness.launch_spec()
         one, two = [await account_harness.running(spec) for _ in range(2)]
         assert spec.pod.uid not in (await provider.list()).pods
         assert len((await provider.list()).pods) == 2
@@ -151,7 +151,7 @@ async def test_ranks_of_a_fake_gang_survive_a_restart_of_the_account(tmp_path: P
     first = SimulatedAccount(QUICK[0], Ledger.open(path, mark="m"), now=time.time)
     harness = AccountHarness(first)
     spec = harness.gang("", "")
-    container = harness.order(run=0.2, exit_=3).container
+    container = harness.launch_spec(run=0.2, exit_=3).container
     members = (Member(spec.pod, container), spec.members[1])
     running = await harness.running(replace(spec, members=members))
     await first.close()

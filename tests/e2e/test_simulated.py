@@ -56,7 +56,7 @@ async def test_what_ran_when_the_agent_was_killed_is_lost(node: Cluster, cloud: 
     lost = await account_harness.until(running.id, lambda now: now.state == "ended")
     assert lost.exit is not None
     assert (lost.exit.reason, lost.claim) == ("Lost", running.claim)
-    again = await account_harness.running(account_harness.order(claim=running.claim))
+    again = await account_harness.running(account_harness.launch_spec(claim=running.claim))
     assert again.id != running.id
     await account_harness.ended(again.id)
     # Not opened as a ledger: that would cut off a line which the agent is just writing.
@@ -77,7 +77,7 @@ async def test_each_cloud_has_its_own_account(node: Cluster, cloud: RemoteAccoun
 async def test_a_process_that_does_not_know_the_token_is_kept_out(node: Cluster):
     stranger = RemoteAccount(MODAL, node.home.simulated_clouds, "guessed")
     with pytest.raises(Rejected, match="token"):
-        await stranger.create(AccountHarness(stranger).order())
+        await stranger.create(AccountHarness(stranger).launch_spec())
     await stranger.close()
 
 

@@ -53,7 +53,7 @@ async def test_no_other_token_is_taken(node, tenant, books, attempts, vendor):
         stranger = RemoteAccount(vendor, node.home.simulated_clouds, token)
         calls = (
             stranger.list(),
-            stranger.create(AccountHarness(stranger).order()),
+            stranger.create(AccountHarness(stranger).launch_spec()),
             stranger.terminate("i", 0),
             stranger.get("i"),
         )

@@ -59,14 +59,14 @@ class Slow(CloudFixture):
         self._late: list[asyncio.Task[Instance]] = []
         create = self.account.create
 
-        async def late(order: LaunchSpec) -> Instance:
+        async def late(launch_spec: LaunchSpec) -> Instance:
             await asyncio.sleep(self.delay)
-            return await create(order)
+            return await create(launch_spec)
 
-        async def unanswered(order: LaunchSpec) -> Instance:
+        async def unanswered(launch_spec: LaunchSpec) -> Instance:
             if self._late:
-                return await create(order)
-            self._late.append(asyncio.get_running_loop().create_task(late(order)))
+                return await create(launch_spec)
+            self._late.append(asyncio.get_running_loop().create_task(late(launch_spec)))
             raise OutcomeUnknown("no answer in time")
 
         self.account.create = unanswered  # type: ignore[method-assign]  # a cloud of its own kind

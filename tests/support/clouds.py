@@ -169,6 +169,6 @@ class Books:
     async def _invite_stranger(self, cloud: str) -> str:
         account = simulated_clouds.remote(self._cluster.home, VENDORS[cloud])
         try:
-            return (await AccountHarness(account).running(AccountHarness(account).order(seconds=7200.0))).id
+            return (await AccountHarness(account).running(AccountHarness(account).launch_spec(seconds=7200.0))).id
         finally:
             await account.close()

@@ -120,7 +120,7 @@ async def scene(*script: Fault, key: str = KEY, **options: object) -> AsyncItera
             await server.close()
 
 
-def order(*volumes: Volume, gpus: GpuRequest | None = None, **fields: object) -> LaunchSpec:
+def launch_spec(*volumes: Volume, gpus: GpuRequest | None = None, **fields: object) -> LaunchSpec:
     number = next(_numbers)
     container = Container(name="main", image="busybox:1.36", command=("sh", "-c", "sleep 1000"), env=(("A", "1"),))
     container = replace(container, **fields.pop("container", {}))  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ class ClaimManager:
         self._wake: Callable[[Key], None] = lambda _: None
         limiter = LaunchLimiter(claim_settings.limits, clock=deps.clock, now=deps.now)
         ages = Ages(deps.clock)
-        self.orders = LaunchSpecs(self._changed)
+        self.launch_specs = LaunchSpecs(self._changed)
         self.offers = OfferCatalogue(accounts)
         self.limits = LimitsReader(client, self.offers.current)
         self.account_reconciler = SpendAccountReconciler(client, self.limits, claims, deps.now)
@@ -116,7 +116,7 @@ class ClaimManager:
             claims,
             self.listings,
             owners,
-            ProcessState(self.calls, self.orders, limiter, ages, self.limits),
+            ProcessState(self.calls, self.launch_specs, limiter, ages, self.limits),
             identity=claim_settings.identity,
             now=deps.now,
         )
@@ -137,7 +137,12 @@ class ClaimManager:
         """Return the provider through which a node uses this cloud."""
         inventory, claim_settings = self.listings[cloud], self._claim_settings
         provider = ClaimProvider(
-            self._client, inventory.cloud, self._claims, self.orders, cluster=claim_settings.cluster, wake=self._changed
+            self._client,
+            inventory.cloud,
+            self._claims,
+            self.launch_specs,
+            cluster=claim_settings.cluster,
+            wake=self._changed,
         )
         provider.has_seen = inventory.has_seen
         provider.specs.offers = partial(self.offers.find, cloud)
@@ -270,10 +275,10 @@ class ClaimManager:
                 for earlier in self._claims.by("owner", new.spec.owner.identity):
                     self._wake(earlier.metadata.key)
             if new.status.instance_id or new.status.state == "Terminated":
-                self.orders.forget(new.metadata.name)
+                self.launch_specs.forget(new.metadata.name)
         elif old is not None:
             self.calls.discard(old.metadata.name)
-            self.orders.forget(old.metadata.name)
+            self.launch_specs.forget(old.metadata.name)
 
     def _changed(self, claim: str) -> None:
         self._wake(Key("", claim))

@@ -53,7 +53,7 @@ class ProcessState(msgspec.Struct, frozen=True):
     """In-memory state of this process. A restart may lose it."""
 
     calls: CloudCalls
-    orders: LaunchSpecs
+    launch_specs: LaunchSpecs
     brake: LaunchLimiter
     ages: Ages
     limits: LimitsReader
@@ -154,7 +154,7 @@ class CloudInstanceReconciler:
             owner=owner,
             call=state.calls.last(key.name),
             throttled=state.calls.throttled_call(cloud),
-            order=state.orders.get(key.name),
+            launch_spec=state.launch_specs.get(key.name),
             outage=inventory.outage,
             limited_by=state.brake.check(claim.spec),
             blocked_by=self._blocking_instance(claim),

@@ -89,7 +89,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     owner: OwnerState = OwnerState.PRESENT
     call: CallResult | None = None
     throttled: CallResult | None = None
-    order: LaunchSpec | None = None
+    launch_spec: LaunchSpec | None = None
     outage: str = ""
     limited_by: str = ""
     blocked_by: str = ""

@@ -126,7 +126,7 @@ class LaunchInstance(msgspec.Struct, frozen=True):
     cloud: str
     resource: Resource
     object: Object
-    order: LaunchSpec
+    launch_spec: LaunchSpec
     status: msgspec.Struct
 
 

@@ -307,10 +307,10 @@ class Executor:
         claim = await self.write_status(action.resource, action.object, action.status)
         if clock() - begun > _TICKET_SECONDS or self._changed_since(action.resource, claim):
             raise Fenced(f"claim {claim.metadata.key} changed or was written too slowly, so nothing is launched")
-        gpus = action.order.gpus
+        gpus = action.launch_spec.gpus
         gpu = {} if gpus is None else {"gpu": gpus.type, "gpus": gpus.count}
         self._start_effect(
-            "launch", action.resource, claim.metadata.key, provider=action.cloud, size=action.order.size, **gpu
+            "launch", action.resource, claim.metadata.key, provider=action.cloud, size=action.launch_spec.size, **gpu
         )
         self.clouds.launch(msgspec.structs.replace(action, object=claim))
 

@@ -59,7 +59,7 @@ async def test_an_image_that_must_be_made_first_or_names_another_python(tmp_path
         await clouds.open()
         remote = simulated_clouds.remote(home, MODAL)
         account_harness = AccountHarness(remote)
-        wanted = account_harness.order()
+        wanted = account_harness.launch_spec()
         container = msgspec.structs.replace(wanted.container, image=image, command=())
         try:
             made = await remote.create(with_container(wanted, container))

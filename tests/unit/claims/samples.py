@@ -88,7 +88,7 @@ def exited(code: int = 0, message: str = "") -> Ended:
     return Ended(code=code, reason="Error" if code else "Completed", message=message, ended=NOW.timestamp() - 2)
 
 
-def order(name: str = NAME) -> LaunchSpec:
+def launch_spec(name: str = NAME) -> LaunchSpec:
     pod = Pod(uid=UID, namespace="n", name="a", hostname="a")
     return LaunchSpec(
         claim=name,
@@ -124,7 +124,7 @@ def snapshot(of: CloudInstance, **fields: Any) -> Snapshot:
         "nonce": TICKET,
         "timings": TERMS,
         "observation": NotObserved(),
-        "order": order(),
+        "launch_spec": launch_spec(),
         "spending": facts(of),
     }
     return Snapshot(object=of, **{**known, **fields})
@@ -173,7 +173,7 @@ class ScriptedCloud:
         self.offer_polls = 0
         self.pages: dict[str, Instance | Exception | None] = {}
         self.answers: list[Instance | BaseException | None] = []
-        self.orders: list[LaunchSpec] = []
+        self.launch_specs: list[LaunchSpec] = []
         self.looks: list[str] = []
         self.ends: list[tuple[str, float]] = []
         self.end_error: Exception | None = None
@@ -182,7 +182,7 @@ class ScriptedCloud:
         self.told: asyncio.Queue[str | Exception] = asyncio.Queue()
 
     async def create(self, spec: LaunchSpec) -> Instance:
-        self.orders.append(spec)
+        self.launch_specs.append(spec)
         await asyncio.sleep(1)
         answer = self.answers.pop(0)
         if answer is None:

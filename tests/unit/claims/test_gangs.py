@@ -69,7 +69,7 @@ def test_the_claim_is_written_when_all_ranks_have_come():
         made = gang.claims.get(Key("", f"{GANG}-0"))
         assert (made.spec.members, made.spec.member_pods) == (2, MEMBERS)
         assert (made.spec.owner.kind, made.spec.owner.api_version) == ("Job", "batch/v1")
-        launch_spec = gang.orders.get(f"{GANG}-0")
+        launch_spec = gang.launch_specs.get(f"{GANG}-0")
         assert [member.pod.uid for member in launch_spec.members] == ["uid-0", "uid-1"]
         assert isinstance(await gang.provider.state(second), Pending)
 
@@ -104,9 +104,9 @@ def test_after_a_restart_the_ranks_find_their_claim_and_provide_the_launch_spec_
         assert isinstance(state, Pending)
         assert state.needs_restart_spec
         await again.come(0)
-        assert again.orders.get(f"{GANG}-0") is None
+        assert again.launch_specs.get(f"{GANG}-0") is None
         await again.come(1)
-        assert again.orders.get(f"{GANG}-0") is not None
+        assert again.launch_specs.get(f"{GANG}-0") is not None
         assert again.server.writes == []
 
     run_virtual(test)

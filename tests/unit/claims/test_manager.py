@@ -39,8 +39,8 @@ from tests.unit.claims.samples import (
     ago,
     claim,
     instance,
+    launch_spec,
     moved,
-    order,
     policy,
     spec,
 )
@@ -73,8 +73,8 @@ class Harness:
         self.cloud.answers.append(answer)
         of = claim("Launching", nonce=self.bureau.calls.nonce_for(NAME))
         self.claims.put(of)
-        self.bureau.orders.put(order())
-        self.bureau.calls.launch(LaunchInstance(CLOUD, CLOUD_INSTANCE.resource, of, order(), of.status))
+        self.bureau.launch_specs.put(launch_spec())
+        self.bureau.calls.launch(LaunchInstance(CLOUD, CLOUD_INSTANCE.resource, of, launch_spec(), of.status))
         return of
 
     async def plan(self):
@@ -108,13 +108,13 @@ def test_an_answer_that_comes_after_the_end_is_ended():
 def test_what_is_remembered_of_a_claim_goes_with_it_and_not_before():
     async def test() -> None:
         harness = Harness()
-        harness.bureau.orders.put(order())
+        harness.bureau.launch_specs.put(launch_spec())
         assert await harness.bureau.controller.observe(Key("", NAME)) is None
-        assert harness.bureau.orders.get(NAME) is not None
+        assert harness.bureau.launch_specs.get(NAME) is not None
         of = harness.launch(None)
         ticket = harness.bureau.calls.nonce_for(NAME)
         harness.claims.mark_deleted(of)
-        assert harness.bureau.orders.get(NAME) is None
+        assert harness.bureau.launch_specs.get(NAME) is None
         assert harness.bureau.calls.nonce_for(NAME) != ticket
         assert harness.bureau.calls.last(NAME) is None
 
@@ -183,9 +183,9 @@ def test_an_order_is_forgotten_when_it_is_certain_that_it_is_not_needed_again():
         for state in ("Unknown", "Claimed"):
             of = moved(of, state=state)
             harness.claims.put(of)
-            assert harness.bureau.orders.get(NAME) is not None
+            assert harness.bureau.launch_specs.get(NAME) is not None
         harness.claims.put(moved(of, state="Starting", instance_id="i-1"))
-        assert harness.bureau.orders.get(NAME) is None
+        assert harness.bureau.launch_specs.get(NAME) is None
 
     virtual_time.run(test())
 
@@ -193,9 +193,9 @@ def test_an_order_is_forgotten_when_it_is_certain_that_it_is_not_needed_again():
 def test_an_order_that_was_never_carried_out_goes_with_the_end_of_its_claim():
     async def test() -> None:
         harness = Harness()
-        harness.bureau.orders.put(order())
+        harness.bureau.launch_specs.put(launch_spec())
         harness.claims.put(claim("Terminated"))
-        assert harness.bureau.orders.get(NAME) is None
+        assert harness.bureau.launch_specs.get(NAME) is None
 
     virtual_time.run(test())
 

@@ -27,7 +27,7 @@ from tests.unit.claims.samples import (
     claim,
     exited,
     instance,
-    order,
+    launch_spec,
     snapshot,
 )
 
@@ -90,7 +90,7 @@ def snapshots():
         uptime=st.sampled_from([0.0, 1e6]),
         throttled=st.sampled_from([None, THROTTLED]),
         termination_requests=st.sampled_from([{}, {"i-1": NOW}, {"i-1": NOW, "i-2": NOW}]),
-        order=st.sampled_from([None, order(), order(), order()]),
+        launch_spec=st.sampled_from([None, launch_spec(), launch_spec(), launch_spec()]),
     )
 
 
@@ -114,7 +114,11 @@ def a_launch_writes_our_unused_ticket_and_needs_everybody_s_leave(of):
     if not launches:
         return
     (launch_instance,) = launches
-    assert (launch_instance.cloud, launch_instance.object, launch_instance.order) == (CLOUD, of.object, of.order)
+    assert (launch_instance.cloud, launch_instance.object, launch_instance.launch_spec) == (
+        CLOUD,
+        of.object,
+        of.launch_spec,
+    )
     assert (launch_instance.status.state, launch_instance.status.launching.nonce) == ("Launching", of.nonce)
     assert isinstance(of.observation, NotObserved)
     assert termination_reason(of) is None

@@ -77,11 +77,11 @@ class Quay:
         self.claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         self.claims.synced.set()
         self.ordered: list[str] = []
-        self.orders = LaunchSpecs(self.ordered.append)
+        self.launch_specs = LaunchSpecs(self.ordered.append)
         self.cloud = ScriptedCloud()
         self.woken: list[str] = []
         self.provider = ClaimProvider(
-            Client(self.server), self.cloud, self.claims, self.orders, cluster=CLUSTER, wake=self.woken.append
+            Client(self.server), self.cloud, self.claims, self.launch_specs, cluster=CLUSTER, wake=self.woken.append
         )
 
     async def start(self, run: RunId = RUN) -> CloudInstance:
@@ -118,7 +118,7 @@ def test_a_start_is_an_order_and_a_claim():
         assert quay.stored[NAME]["metadata"]["finalizers"] == [Finalizer.CLAIM]
         assert (made.spec.owner.uid, made.spec.owner.work_key, made.spec.gpu.count) == (UID, "job/3", 2)
         assert (made.spec.account, made.spec.grace_seconds) == (ACCOUNT, 7)
-        spec = quay.orders.get(NAME)
+        spec = quay.launch_specs.get(NAME)
         assert (spec.cluster, spec.claim, spec.max_lifetime, spec.container) == (CLUSTER, NAME, 90.0, MAIN)
         assert quay.ordered == [NAME]
         assert runs_of(made) == (RUN,)
@@ -140,7 +140,7 @@ def test_start_without_command_takes_that_of_the_image_if_the_cloud_needs_one():
 
         quay.provider.read_image = read_image
         await quay.start()
-        container = quay.orders.get(NAME).container
+        container = quay.launch_specs.get(NAME).container
         assert (container.command, container.args) == (("/run",), ("it",))
         assert asked == [(MAIN.image, credentials)]
 
@@ -160,7 +160,7 @@ def test_start_without_command_reads_the_image_for_any_cloud_if_there_is_a_mirro
             lambda image: has_mirror and image == MAIN.image,
         )
         await quay.start()
-        assert quay.orders.get(NAME).container.command == (("/run",) if has_mirror else ())
+        assert quay.launch_specs.get(NAME).container.command == (("/run",) if has_mirror else ())
 
     run_virtual(test)
 
@@ -185,7 +185,7 @@ def test_start_image_unreadable_writes_nothing(error):
         with pytest.raises(Rejected, match=str(error)) as caught:
             await quay.start()
         assert caught.value.reason == Reason.ENTRYPOINT_UNKNOWN
-        assert (quay.stored, quay.orders.get(NAME)) == ({}, None)
+        assert (quay.stored, quay.launch_specs.get(NAME)) == ({}, None)
 
     run_virtual(test)
 
@@ -235,7 +235,7 @@ def test_nobody_lives_longer_than_the_cloud_lets_him():
         quay = Quay()
         quay.provider.requirements = lambda _: CloudRequirements(seconds=1e9)
         await quay.start()
-        assert quay.orders.get(NAME).max_lifetime == quay.cloud.terms.max_lifetime
+        assert quay.launch_specs.get(NAME).max_lifetime == quay.cloud.terms.max_lifetime
 
     run_virtual(test)
 
@@ -377,7 +377,7 @@ def test_a_release_forgets_the_pod_and_leaves_its_end_to_who_asks_whether_it_exi
         assert quay.server.writes == ["POST", "POST"]
         assert sorted(quay.woken) == [f"{UID}-0", f"{UID}-1"]
         assert (await quay.provider.list()).pods == {}
-        assert quay.orders.get(NAME) is None
+        assert quay.launch_specs.get(NAME) is None
 
     run_virtual(test)
 
@@ -386,11 +386,11 @@ def test_two_nodes_of_one_cloud_do_not_forget_each_other_s_orders():
     async def test() -> None:
         quay, other = Quay(), Quay()
         neighbour = ClaimProvider(
-            Client(quay.server), quay.cloud, quay.claims, quay.orders, cluster=CLUSTER, wake=other.woken.append
+            Client(quay.server), quay.cloud, quay.claims, quay.launch_specs, cluster=CLUSTER, wake=other.woken.append
         )
         await quay.start()
         await neighbour.remove_sandbox(UID)
-        assert (quay.orders.get(NAME) is not None, other.woken) == (True, [NAME])
+        assert (quay.launch_specs.get(NAME) is not None, other.woken) == (True, [NAME])
 
     run_virtual(test)
 
@@ -426,7 +426,7 @@ def test_a_launch_is_for_the_gpus_of_its_claim_whatever_the_pod_says_since():
         await quay.start()
         quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("H100", 8))
         await quay.start()
-        assert quay.orders.get(NAME).gpus == GpuRequest("T4", 1)
+        assert quay.launch_specs.get(NAME).gpus == GpuRequest("T4", 1)
 
     run_virtual(test)
 
@@ -437,7 +437,7 @@ def test_gpus_of_any_type_are_the_clouds_choice():
         quay.provider.requirements = lambda _: CloudRequirements(gpus=GpuRequest("", 2))
         for _ in range(2):
             assert (await quay.start()).spec.gpu.type == "any"
-            assert quay.orders.get(NAME).gpus == GpuRequest("", 2)
+            assert quay.launch_specs.get(NAME).gpus == GpuRequest("", 2)
 
     run_virtual(test)
 
@@ -618,7 +618,7 @@ def test_start_offers_known_writes_the_candidates_that_fit_into_the_claim():
         assert (made.max_usd_per_hour, made.max_cost_usd, made.max_lifetime_seconds) == (1.8, 7.0, 60)
         assert (made.image, made.uses_secrets, made.is_automatic, made.may_leave) == ("busybox", True, True, False)
         assert made.nearest_miss.startswith("cloud H100 (80 GiB, us) costs 8 USD/h")
-        spec = quay.orders.get(NAME)
+        spec = quay.launch_specs.get(NAME)
         assert (spec.max_lifetime, spec.max_usd_per_hour, spec.options) == (60.0, 1.8, (("template-id", "t"),))
 
     run_virtual(test)
@@ -643,7 +643,7 @@ def test_start_no_offer_fits_or_offers_unknown_writes_nothing(asked, offered, re
         quay.provider.specs.offers = offers
         with pytest.raises(Rejected) as caught:
             await quay.start()
-        assert (caught.value.reason, quay.stored, quay.orders.get(NAME)) == (reason, {}, None)
+        assert (caught.value.reason, quay.stored, quay.launch_specs.get(NAME)) == (reason, {}, None)
 
     run_virtual(test)
 
@@ -711,7 +711,7 @@ def test_start_registry_credentials_and_options_are_in_the_launch_spec_only():
             max_usd_per_hour=2.0, options=(("ports", "80/http"),), registry_credentials=credentials
         )
         await quay.start()
-        launch_spec = quay.orders.get(NAME)
+        launch_spec = quay.launch_specs.get(NAME)
         assert (launch_spec.registry_credentials, launch_spec.options) == (credentials, (("ports", "80/http"),))
         assert launch_spec.max_usd_per_hour == 2.0
         assert "canary" not in str(quay.stored) + repr(launch_spec)

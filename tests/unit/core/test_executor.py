@@ -39,7 +39,7 @@ from tests.contract.api_dsl import Api, config_map, owned_by
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
-from tests.unit.claims.samples import order
+from tests.unit.claims.samples import launch_spec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -99,7 +99,9 @@ def test_every_effect_is_one_line_of_the_log(caplog):
         stage.client.replace = written
         stage.executor.clouds = SimpleNamespace(launch=lambda _: None, terminate=ended.append)
         await stage.create(owner, "first")
-        launching = LaunchInstance("modal", CONFIG_MAP, owner.object, order(), CloudInstanceStatus(state="Launching"))
+        launching = LaunchInstance(
+            "modal", CONFIG_MAP, owner.object, launch_spec(), CloudInstanceStatus(state="Launching")
+        )
         await stage.perform(launching)
         await stage.perform(TerminateInstance("modal", "sb-1", 0.0))
         assert stage.executor.effects == len(lines())
@@ -416,7 +418,7 @@ def test_a_cloud_is_not_called_for_a_claim_that_has_changed_meanwhile():
         harness.executor.clouds = SimpleNamespace(launch=called.append)
         with pytest.raises(Fenced):
             await harness.perform(
-                LaunchInstance("cloud", CONFIG_MAP, claim, order(), CloudInstanceStatus(state="Launching"))
+                LaunchInstance("cloud", CONFIG_MAP, claim, launch_spec(), CloudInstanceStatus(state="Launching"))
             )
         assert called == []
 

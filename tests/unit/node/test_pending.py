@@ -109,10 +109,10 @@ class Harness:
 
     @asynccontextmanager
     async def keeper(self):
-        """A process: its caches, orders and books go with it."""
+        """A process: its caches, launch specs and books go with it."""
         claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
-        self.orders = LaunchSpecs(lambda _: None)
-        provider = ClaimProvider(self.client, self.cloud, claims, self.orders, cluster="c", wake=lambda _: None)
+        self.launch_specs = LaunchSpecs(lambda _: None)
+        provider = ClaimProvider(self.client, self.cloud, claims, self.launch_specs, cluster="c", wake=lambda _: None)
         rng = random.Random(1)
         broadcaster = Broadcaster(self.client, instance="test", now=clock.now)
         around = KubeletDependencies(broadcaster, _now, asyncio.get_running_loop().time, rng)
@@ -241,7 +241,7 @@ def test_a_process_that_starts_anew_orders_again_what_was_not_launched(tmp_path)
         async with site.keeper():
             uid = await site.create()
         async with site.keeper():
-            assert site.orders.get(f"{uid}-0").container.image == "x"
+            assert site.launch_specs.get(f"{uid}-0").container.image == "x"
             assert list(site.claims) == [f"{uid}-0"]
             await site.say(f"{uid}-0", "Running", ready_time=timestamp(_wall()))
             await site.say(f"{uid}-0", "Terminated", instance_id="i-1", exit=Exit(code=37, reason="Error"))
@@ -319,9 +319,9 @@ def test_pod_whose_instance_was_too_dear_stays_pending_and_gets_the_output_of_th
             dear = refused(Reason.PRICE_ABOVE_CAP, "Instance i-1 costs 9 USD/h.")
             await harness.say(name, "Terminating", usd_per_hour=9.0, conditions=dear)
             assert harness.shown["state"]["waiting"]["reason"] == "PriceAboveCap"
-            harness.orders.forget(name)
+            harness.launch_specs.forget(name)
             await harness.say(name, "Claimed", instance_id="", candidate=1)
-            assert harness.orders.get(name) is not None
+            assert harness.launch_specs.get(name) is not None
             now = timestamp(_wall())
             await harness.say(name, "Running", instance_id="i-2", candidate=1, start_time=now, ready_time=now)
             assert harness.pod["status"]["phase"] == "Running"

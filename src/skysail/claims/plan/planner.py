@@ -125,8 +125,8 @@ def _wait(snapshot: Snapshot, permit: spending.Answer) -> tuple[Reason, str, flo
 
 def _call(snapshot: Snapshot, permit: spending.Permit) -> Plan:
     claim = snapshot.object
-    assert snapshot.order is not None, "a missing launch spec is a reason to wait"
-    spec = msgspec.structs.replace(candidates.launch_spec(claim, snapshot.order), max_lifetime=permit.lifetime)
+    assert snapshot.launch_spec is not None, "a missing launch spec is a reason to wait"
+    spec = msgspec.structs.replace(candidates.launch_spec(claim, snapshot.launch_spec), max_lifetime=permit.lifetime)
     launching = Launching(by=snapshot.identity, nonce=snapshot.nonce, at=timestamp(snapshot.now))
     message = "The operator is calling the cloud."
     status = set_condition(snapshot, claim.status, Conditions.LAUNCHED, "Unknown", Reason.LAUNCHING, message)
@@ -147,7 +147,7 @@ def _launch_blocker(snapshot: Snapshot) -> tuple[Reason, str, float] | None:
     if snapshot.outage:
         reason = Reason.CLOUD_UNREACHABLE if snapshot.has_account else Reason.NO_ACCOUNT
         return reason, f"{snapshot.outage} The launch waits until the cloud answers.", tick
-    if snapshot.order is None:
+    if snapshot.launch_spec is None:
         return Reason.WAITING_FOR_NODE, "The node has not provided the launch spec yet.", tick
     if snapshot.blocked_by:
         return Reason.PREVIOUS_INSTANCE_RUNNING, snapshot.blocked_by, tick

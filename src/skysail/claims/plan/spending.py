@@ -176,8 +176,8 @@ def _query(snapshot: Snapshot, others: int) -> PolicyQuery:
 
 def _lifetime(snapshot: Snapshot) -> float:
     """Return the requested lifetime. The claim tells it also before the node has provided the launch spec."""
-    if snapshot.order is not None:
-        return snapshot.order.max_lifetime
+    if snapshot.launch_spec is not None:
+        return snapshot.launch_spec.max_lifetime
     return float(snapshot.object.spec.max_lifetime_seconds or snapshot.timings.max_lifetime)
 
 

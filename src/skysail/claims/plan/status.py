@@ -110,7 +110,7 @@ def _called(snapshot: Snapshot) -> str:
 
 def _deadline(snapshot: Snapshot, start: str) -> str:
     """Compute the deadline from the creation time, for an instance found after its launch was reset."""
-    seconds = snapshot.order.max_lifetime if snapshot.order else snapshot.timings.max_lifetime
+    seconds = snapshot.launch_spec.max_lifetime if snapshot.launch_spec else snapshot.timings.max_lifetime
     return timestamp(datetime.fromisoformat(start) + timedelta(seconds=seconds))
 
 

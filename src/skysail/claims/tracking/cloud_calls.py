@@ -38,7 +38,7 @@ class _Begun(NamedTuple):
     """A launch call that was started."""
 
     claim: CloudInstance
-    order: LaunchSpec
+    launch_spec: LaunchSpec
     nonce: str
     launched: LaunchTime
 
@@ -105,7 +105,7 @@ class CloudCalls:
             task.cancel()
 
     def launch(self, action: LaunchInstance) -> None:
-        claim, spec = action.object, action.order
+        claim, spec = action.object, action.launch_spec
         assert isinstance(claim, CloudInstance), "only claims are launched"
         name = claim.metadata.name
         if self._limiter.check(claim.spec):
@@ -178,7 +178,7 @@ class CloudCalls:
         if error is not None:
             log.error("launch call failed", exc_info=error, extra={"claim": begun.name})
             return CallResult(nonce=nonce, error=OutcomeUnknown("The call to the cloud failed: see the operator log."))
-        instance, spec = task.result(), begun.order
+        instance, spec = task.result(), begun.launch_spec
         if not instance.has_usable_id:
             return CallResult(nonce=nonce, error=OutcomeUnknown("The cloud returned an empty or too long instance ID."))
         if (instance.claim, instance.cluster) != (spec.claim, spec.cluster):

@@ -17,7 +17,7 @@ from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import NoCapacity, OutcomeUnknown, Throttled
 from skysail.core import conditions
 from skysail.core.actions import LaunchInstance, PatchStatus, TerminateInstance
-from tests.unit.claims.samples import CLOUD, NOW, TERMS, ago, claim, exited, instance, order, snapshot, spec
+from tests.unit.claims.samples import CLOUD, NOW, TERMS, ago, claim, exited, instance, launch_spec, snapshot, spec
 
 NAMES = ("T4", "L4", "H100")
 THREE = tuple(
@@ -60,17 +60,21 @@ def launched(made) -> str:
 
 @pytest.mark.parametrize("index", range(3))
 def test_launch_candidate_chosen_sets_gpu_type_region_tier_and_cap(index):
-    gpus = msgspec.structs.replace(order(), gpus=GpuRequest("", 2))
-    (action,) = plan(snapshot(claim("Claimed", of=SPEC, candidate=index), order=gpus)).actions
+    gpus = msgspec.structs.replace(launch_spec(), gpus=GpuRequest("", 2))
+    (action,) = plan(snapshot(claim("Claimed", of=SPEC, candidate=index), launch_spec=gpus)).actions
     assert isinstance(action, LaunchInstance)
-    assert action.order.gpus == GpuRequest(NAMES[index], 2)
-    assert (action.order.region, action.order.cloud_type, action.order.max_usd_per_hour) == ("eu", "SECURE", 5.0)
+    assert action.launch_spec.gpus == GpuRequest(NAMES[index], 2)
+    assert (action.launch_spec.region, action.launch_spec.cloud_type, action.launch_spec.max_usd_per_hour) == (
+        "eu",
+        "SECURE",
+        5.0,
+    )
     assert action.status.candidate == index
 
 
 def test_launch_without_candidates_leaves_the_choice_to_the_cloud():
     (action,) = plan(snapshot(claim("Claimed"))).actions
-    assert action.order == order()
+    assert action.launch_spec == launch_spec()
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -81,7 +85,7 @@ def test_no_capacity_more_candidates_moves_to_the_next_at_once(index):
     assert (launched(made), made.events, made.actions) == (Reason.TRYING_NEXT_CANDIDATE, (), ())
     after = snapshot(msgspec.structs.replace(launching(0), status=made.status), call=no_capacity())
     (action,) = plan(after).actions
-    assert action.order.cloud_type == "SECURE"
+    assert action.launch_spec.cloud_type == "SECURE"
     assert action.status.candidate == index + 1
 
 
@@ -327,7 +331,7 @@ def test_candidates_any_answers_and_restarts_are_tried_in_order_and_one_at_a_tim
                 tried = [row.candidate for row in action.status.refused_candidates]
                 assert tried == list(range(index)), "candidates are tried in order"
                 of = msgspec.structs.replace(of, status=action.status)
-                call = cloud.create(action.status.launching.nonce, action.order.region and NAMES[index])
+                call = cloud.create(action.status.launching.nonce, action.launch_spec.region and NAMES[index])
                 ticket = f"ticket-{next(tickets)}"
             elif isinstance(action, TerminateInstance):
                 cloud.terminate(action.instance)

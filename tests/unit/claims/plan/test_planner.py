@@ -179,7 +179,7 @@ def test_transition(before, known, after, acts):
 @pytest.mark.parametrize(
     ("known", "reason", "wait"),
     [
-        ({"order": None}, Reason.WAITING_FOR_NODE, 5.0),
+        ({"launch_spec": None}, Reason.WAITING_FOR_NODE, 5.0),
         ({"outage": "The cloud is down."}, Reason.CLOUD_UNREACHABLE, 5.0),
         ({"blocked_by": "Pod b does the same work."}, Reason.PREVIOUS_INSTANCE_RUNNING, 5.0),
         ({"limited_by": "Too many."}, Reason.LAUNCH_RATE_LIMITED, 5.0),
@@ -214,7 +214,7 @@ def test_without_an_account_what_may_cost_is_not_forgotten_and_nobody_is_called(
 
 
 def test_without_an_account_nothing_is_launched_and_what_was_never_launched_may_go():
-    made = plan(snapshot(claim("Claimed"), has_account=False, outage="No account at cloud.", order=None))
+    made = plan(snapshot(claim("Claimed"), has_account=False, outage="No account at cloud.", launch_spec=None))
     assert conditions.find_condition(made.status.conditions, Condition.LAUNCHED).reason == Reason.NO_ACCOUNT
     gone = plan(snapshot(claim("Claimed"), has_account=False, owner=OwnerState.ABSENT))
     assert gone.status.state == "Terminated"
@@ -405,7 +405,7 @@ def test_the_answer_to_our_call_counts_beside_a_listing_without_it():
     assert plan(snapshot(doubted, call=called(instance=first), observation=seen(double))).status.instance_id == "i-1"
 
 
-@pytest.mark.parametrize(("known", "seconds"), [({}, 3600), ({"order": None}, TERMS.max_lifetime)])
+@pytest.mark.parametrize(("known", "seconds"), [({}, 3600), ({"launch_spec": None}, TERMS.max_lifetime)])
 def test_what_is_found_after_it_was_given_up_has_a_deadline(known, seconds):
     made = plan(snapshot(claim("Claimed"), observation=seen(), **known))
     assert made.status.deadline_time == ago(60 - seconds)

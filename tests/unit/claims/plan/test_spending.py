@@ -25,7 +25,7 @@ from tests.unit.claims.samples import (
     ago,
     claim,
     instance,
-    order,
+    launch_spec,
     policy,
     snapshot,
     spec,
@@ -131,7 +131,7 @@ def test_launch_reserves_before_it_calls():
     assert written(reserve).reservations == (held(1.0, at="2026-11-15T12:00:00Z"),)
     assert isinstance(launch, LaunchInstance)
     assert (launch.status.reserved_usd, launch.status.reserve_time) == (1.0, "2026-11-15T12:00:00Z")
-    assert launch.order.max_lifetime == 3600.0
+    assert launch.launch_spec.max_lifetime == 3600.0
 
 
 def test_launch_with_its_reservation_writes_no_second_one():
@@ -150,7 +150,7 @@ def test_launch_with_little_money_left_shortens_the_deadline():
     limited = policy(budget=Budget(0.5, "Day"))
     made = plan(snapshot(wanted(), spending=facts(policies=(limited,))))
     _, launch = made.actions
-    assert (launch.order.max_lifetime, launch.status.deadline_time) == (1800.0, "2026-11-15T12:30:00Z")
+    assert (launch.launch_spec.max_lifetime, launch.status.deadline_time) == (1800.0, "2026-11-15T12:30:00Z")
     (event,) = made.events
     assert (event.reason, event.warning) == (EventReason.LIFETIME_LIMITED, True)
 
@@ -158,7 +158,7 @@ def test_launch_with_little_money_left_shortens_the_deadline():
 def test_launch_with_a_policy_deadline_reserves_less():
     made = plan(snapshot(wanted(), spending=facts(policies=(policy(max_duration_seconds=360),))))
     reserve, launch = made.actions
-    assert (written(reserve).reservations[0].usd, launch.order.max_lifetime) == (0.1, 360)
+    assert (written(reserve).reservations[0].usd, launch.launch_spec.max_lifetime) == (0.1, 360)
 
 
 def test_launch_without_money_left_waits():
@@ -173,7 +173,7 @@ def test_launch_with_a_cap_counts_all_launches_of_the_object(job, object_):
     capped = wanted(spec={"max_cost_usd": 1.5, "job_uid": job})
     reserve, launch = plan(snapshot(capped, spending=facts(held(1.0, "other", object=object_)))).actions
     assert written(reserve).reservations[-1] == held(0.5, at="2026-11-15T12:00:00Z", object=object_)
-    assert launch.order.max_lifetime == 1800.0
+    assert launch.launch_spec.max_lifetime == 1800.0
 
 
 def test_launch_after_a_dear_instance_reserves_for_both():
@@ -264,7 +264,7 @@ def test_wait_for_long_releases_the_money():
 @pytest.mark.parametrize(
     ("of", "fields"),
     [
-        (wanted(), {"order": None}),
+        (wanted(), {"launch_spec": None}),
         (wanted(earlier_instances=(EarlierInstance(id="i-0", usd=0.25),)), {"limited_by": "Too many."}),
     ],
 )
@@ -341,6 +341,6 @@ def test_rejected_write_of_a_terminated_claim_keeps_its_conditions():
 
 def test_launch_spec_is_that_of_the_node_but_for_its_lifetime():
     _, launch = plan(snapshot(claim("Claimed"), spending=facts())).actions
-    assert launch.order == order()
+    assert launch.launch_spec == launch_spec()
     assert launch.object.metadata.name == NAME
     assert launch.status.launching.at == NOW.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,7 +14,7 @@ from skysail.claims.types import CLOUD_INSTANCE, Candidate, CloudInstance
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.core.actions import LaunchInstance, TerminateInstance
 from tests.support import virtual_time
-from tests.unit.claims.samples import CLOUD, NAME, NOW, ScriptedCloud, claim, instance, order, spec
+from tests.unit.claims.samples import CLOUD, NAME, NOW, ScriptedCloud, claim, instance, launch_spec, spec
 
 MANY = LaunchLimits(
     object=RateLimit(99, timedelta(minutes=10)),
@@ -44,7 +44,7 @@ class Harness:
         """The claim with the ticket in it, as it is called for."""
         self.cloud.answers += answers
         of = of or claim("Launching", nonce=self.calls.nonce_for(NAME))
-        self.calls.launch(LaunchInstance(CLOUD, CLOUD_INSTANCE.resource, of, order(of.metadata.name), of.status))
+        self.calls.launch(LaunchInstance(CLOUD, CLOUD_INSTANCE.resource, of, launch_spec(of.metadata.name), of.status))
         return of
 
     async def answered(self, *answers):
@@ -69,7 +69,7 @@ def test_a_ticket_stays_until_it_is_used_and_is_never_used_twice():
         with pytest.raises(AssertionError):
             harness.launch(of=of)
         await asyncio.sleep(2)
-        assert len(harness.cloud.orders) == 1
+        assert len(harness.cloud.launch_specs) == 1
 
     run_virtual(test)
 
@@ -261,7 +261,7 @@ def test_many_that_were_planned_at_once_do_not_pass_the_brake_together():
             name = f"{of.owner.uid}-0"
             harness.launch(None, of=claim("Launching", nonce=harness.calls.nonce_for(name), of=of))
         await asyncio.sleep(2)
-        assert len(harness.cloud.orders) == 3
+        assert len(harness.cloud.launch_specs) == 3
         assert harness.woken == [f"u-{number}-0" for number in range(3, 10)]
         await harness.calls.close()
 
@@ -396,6 +396,6 @@ def test_no_capacity_of_all_but_the_last_candidate_needs_no_delay_and_counts_as_
                 assert harness.brake.check(of) == ""
             assert pauses[:2] == [0.0, 0.0]
             assert 5 <= pauses[2] <= 10 * 2**number
-        assert len(harness.cloud.orders) == 6
+        assert len(harness.cloud.launch_specs) == 6
 
     run_virtual(test)

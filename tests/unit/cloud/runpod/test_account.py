@@ -23,7 +23,7 @@ from skysail.node.probes.handlers import ProbeHandlers
 from skysail.node.probes.pace import ProbePace
 from skysail.node.sync.snapshot import ProbeState
 from tests.support import virtual_time
-from tests.support.runpod_scene import CLUSTER, KEY, order, scene, second_account, virtual
+from tests.support.runpod_scene import CLUSTER, KEY, launch_spec, scene, second_account, virtual
 
 
 class Silence:
@@ -50,7 +50,7 @@ async def open_nothing(*_: object, **__: object) -> Silence:
 async def test_a_minute_with_100_running_pods_stays_within_60_requests():
     async with scene() as at:
         for _ in range(100):
-            await at.account.create(order())
+            await at.account.create(launch_spec())
         await at.until_running(100)
         for _ in range(6):  # all log streams are open then
             await asyncio.sleep(10.0)
@@ -111,7 +111,7 @@ async def test_a_minute_with_probes_of_100_running_pods_stays_within_60_requests
         ids = []
         while len(ids) < 100:
             try:
-                ids.append((await at.account.create(order(options=(("ports", "5432/tcp"),)))).id)
+                ids.append((await at.account.create(launch_spec(options=(("ports", "5432/tcp"),)))).id)
             except Throttled as error:
                 await asyncio.sleep(error.retry_after)
         for _ in range(30):  # all pods run then, and all log streams are open
@@ -147,7 +147,7 @@ async def test_a_minute_with_probes_of_100_running_pods_stays_within_60_requests
 async def test_many_connections_of_a_process_that_lists_nothing_share_one_list():
     async with scene() as at:
         at.provider.connect = open_nothing
-        ids = [(await at.account.create(order(options=(("ports", "5432/tcp"),)))).id for _ in range(20)]
+        ids = [(await at.account.create(launch_spec(options=(("ports", "5432/tcp"),)))).id for _ in range(20)]
         await at.until_running(20)
         await asyncio.sleep(30.0)  # the log streams of the first process are open
         bridge = second_account(at)
@@ -164,7 +164,7 @@ async def test_many_launches_within_the_quota_wait_and_none_is_lost():
         made = 0
         while made < 100:
             try:
-                await at.account.create(order())
+                await at.account.create(launch_spec())
                 made += 1
             except Throttled as error:
                 await asyncio.sleep(error.retry_after)
@@ -177,7 +177,7 @@ async def test_foreign_pods_are_shown_and_never_followed_or_marked():
 
     async with scene() as at:
         foreign = at.service.create(api.CreatePod(name="x", image="i", cpu=api.CpuOrder(id="cpu3c", vcpu_count=2)))
-        other = order()
+        other = launch_spec()
         await at.account.create(replace(other, cluster="another-cluster"))
         await asyncio.sleep(60.0)
         inventory = await at.account.list()
@@ -191,7 +191,7 @@ async def test_foreign_pods_are_shown_and_never_followed_or_marked():
 @virtual
 async def test_pods_of_this_cluster_are_found_again_after_a_restart_with_their_exit():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         second = RunPodAccount(
             at.account.client.endpoint,
@@ -232,7 +232,7 @@ async def test_pods_of_this_cluster_are_found_again_after_a_restart_with_their_e
 def test_create_with_a_fault_is_an_error_and_its_pod_is_found_by_the_list(what, want):
     async def check() -> None:
         async with scene(Fault(what=what, on="create", at=1, seconds=100.0)) as at:
-            spec = order()
+            spec = launch_spec()
             with pytest.raises(want):
                 await at.account.create(spec)
             await asyncio.sleep(200.0)
@@ -245,7 +245,7 @@ def test_create_with_a_fault_is_an_error_and_its_pod_is_found_by_the_list(what, 
 @virtual
 async def test_stopped_pod_has_failed_and_is_still_there():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         await at.service.stop(made.id)
         await at.account.list()
@@ -257,7 +257,7 @@ async def test_stopped_pod_has_failed_and_is_still_there():
 @virtual
 async def test_pod_that_never_starts_ends_with_the_service_s_reason():
     async with scene(Fault(what="no-start", on="create", at=1)) as at:
-        await at.account.create(order())
+        await at.account.create(launch_spec())
         for _ in range(10):
             await asyncio.sleep(5.0)
             await at.account.list()
@@ -280,7 +280,7 @@ async def test_rotated_key_is_used_without_a_restart():
 @virtual
 async def test_key_of_a_pod_reaches_nothing_but_the_pod():
     async with scene() as at:
-        one, two = [await at.account.create(order()) for _ in range(2)]
+        one, two = [await at.account.create(launch_spec()) for _ in range(2)]
         at.account.set_credentials({KEY_FIELD: at.service.pods[one.id].key})
         assert await at.account.get(one.id) is not None
         for call in (at.account.get(two.id), at.account.list(), at.account.terminate(two.id, 0.0)):
@@ -292,7 +292,7 @@ def test_secrets_appear_in_no_error_and_no_repr(caplog):
     async def check() -> None:
         login = RegistryCredentials("registry.test", "user", "canary-password")
         async with scene(Fault(what="500", on="registries", at=2)) as at:
-            spec = order(registry_credentials=login, container={"env": (("TOKEN", "canary-token"),)})
+            spec = launch_spec(registry_credentials=login, container={"env": (("TOKEN", "canary-token"),)})
             with pytest.raises(ProviderError) as refused:
                 await at.account.create(spec)
             assert "canary" not in str(refused.value)
@@ -313,7 +313,7 @@ async def test_process_that_never_lists_connects_to_our_running_pods_only():
     from skysail.cloud.runpod import api
 
     async with scene(has_exec=False) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         foreign = at.service.create(api.CreatePod(name="x", image="i", cpu=api.CpuOrder(id="cpu3c", vcpu_count=2)))
         bridge = second_account(at)
         with pytest.raises(Gone, match="not running"):
@@ -336,7 +336,7 @@ async def test_process_that_never_lists_connects_to_our_running_pods_only():
 @virtual
 async def test_log_with_more_lines_than_the_default_tail_is_read_whole():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         (run,) = at.provider.containers
         nonce = at.body().env["SKYSAIL_NONCE"]
@@ -354,7 +354,7 @@ LARGE = [f"{number:06d} {'x' * 200}\n" for number in range(15_000)]  # twelve ti
 
 async def ended_pod(at, lines) -> str:
     """A pod that has ended after printing these lines. Returns its id."""
-    made = await at.account.create(order())
+    made = await at.account.create(launch_spec())
     await at.until_running(1)
     (run,) = at.provider.containers
     nonce = at.body().env["SKYSAIL_NONCE"]
@@ -420,7 +420,7 @@ async def test_output_after_a_restart_waits_for_a_service_that_does_not_answer()
     kinds = ("429", "500", "404", "lost", "404")
     faults = [Fault(what=what, on="get", at=at, seconds=2.0) for at, what in enumerate(kinds, start=1)]
     async with scene(*faults) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         (run,) = at.provider.containers
         nonce = at.body().env["SKYSAIL_NONCE"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from skysail.cloud.errors import ProviderError
 from skysail.cloud.runpod.stand_in import replies
 from tests.support import virtual_time
-from tests.support.runpod_scene import A40, order, scene
+from tests.support.runpod_scene import A40, launch_spec, scene
 
 DEEP: object = "deep"
 for _ in range(200):
@@ -63,7 +63,7 @@ async def use(at) -> int:
         made = None
         with contextlib.suppress(ProviderError):
             creates += 1
-            made = await account.create(order(gpus=A40, options=(("ports", "22/tcp,80/http"),)))
+            made = await account.create(launch_spec(gpus=A40, options=(("ports", "22/tcp,80/http"),)))
         await asyncio.sleep(20.0)
         with contextlib.suppress(ProviderError):
             inventory = await account.list()

@@ -23,14 +23,14 @@ from skysail.cloud.provider import (
 from skysail.cloud.runpod.stand_in.faults import Fault
 from skysail.cloud.runpod.stand_in.validation import Refusal
 from tests.support import virtual_time
-from tests.support.runpod_scene import A40, CLUSTER, order, scene, second_account, virtual
+from tests.support.runpod_scene import A40, CLUSTER, launch_spec, scene, second_account, virtual
 
 
 @virtual
 async def test_request_carries_marks_limits_and_options():
     async with scene() as at:
         at.service.templates["t1"] = at_template()
-        spec = order(
+        spec = launch_spec(
             gpus=replace(A40, count=2),
             region="EU-RO-1",
             cloud_type="SECURE",
@@ -66,21 +66,21 @@ def at_template():
 @virtual
 async def test_ports_of_the_container_are_opened():
     async with scene() as at:
-        await at.account.create(order(container={"ports": (8080, 5432)}))
+        await at.account.create(launch_spec(container={"ports": (8080, 5432)}))
         assert at.body().ports == ("8080/http", "5432/tcp")
 
 
 @virtual
 async def test_region_free_launch_keeps_the_data_centers_of_the_pod():
     async with scene() as at:
-        await at.account.create(order(gpus=A40, options=(("datacenter-ids", "US-KS-2,US-TX-3"),)))
+        await at.account.create(launch_spec(gpus=A40, options=(("datacenter-ids", "US-KS-2,US-TX-3"),)))
         assert at.body().data_center_ids == ("US-KS-2", "US-TX-3")
 
 
 @virtual
 async def test_machine_without_gpu_has_the_requested_size():
     async with scene() as at:
-        made = await at.account.create(order(container={"limits": ResourceLimits(cpu=3.0, memory=10**9)}))
+        made = await at.account.create(launch_spec(container={"limits": ResourceLimits(cpu=3.0, memory=10**9)}))
         assert (at.body().cpu.id, at.body().cpu.vcpu_count) == ("cpu3c", 4)
         assert made.usd_per_hour == 0.12
 
@@ -93,22 +93,22 @@ async def test_launches_that_cannot_run_are_refused_before_anything_is_paid():
         both = (("volume-gb", "20"), ("network-volume-id", "v1"))
         large = {"command": ("sh", "-c", "x" * 200_000)}
         for spec, reason in (
-            (order(Volume("v", HostPath("/x"))), "UnsupportedVolume"),
-            (order(container=secret), "AccountSecret"),
-            (order(container=many), "TooManyVariables"),
-            (order(container=large), "TooLarge"),
-            (order(container={"command": ()}), "EntrypointUnknown"),
-            (order(gpus=A40, options=both), "InvalidMounts"),
-            (order(options=(("volume-gb", "20"),)), "InvalidMounts"),
-            (order(gpus=GpuRequest("GTX-1")), "UnknownGpu"),
-            (order(gpus=A40, cloud_type="COMMUNITY"), "UnknownGpu"),
-            (order(region="atlantis"), "UnknownRegion"),
+            (launch_spec(Volume("v", HostPath("/x"))), "UnsupportedVolume"),
+            (launch_spec(container=secret), "AccountSecret"),
+            (launch_spec(container=many), "TooManyVariables"),
+            (launch_spec(container=large), "TooLarge"),
+            (launch_spec(container={"command": ()}), "EntrypointUnknown"),
+            (launch_spec(gpus=A40, options=both), "InvalidMounts"),
+            (launch_spec(options=(("volume-gb", "20"),)), "InvalidMounts"),
+            (launch_spec(gpus=GpuRequest("GTX-1")), "UnknownGpu"),
+            (launch_spec(gpus=A40, cloud_type="COMMUNITY"), "UnknownGpu"),
+            (launch_spec(region="atlantis"), "UnknownRegion"),
         ):
             with pytest.raises(Rejected) as caught:
                 await at.account.create(spec)
             assert caught.value.reason == reason
         with pytest.raises(Unsupported):
-            await at.account.create(replace(order(), members=order().members * 2))
+            await at.account.create(replace(launch_spec(), members=launch_spec().members * 2))
         assert at.service.pods == {}
 
 
@@ -121,7 +121,7 @@ async def test_files_of_config_maps_are_in_the_wrapper():
         Mount(volume="e", path="/scratch"),
     )
     async with scene() as at:
-        await at.account.create(order(Volume("f", files), Volume("e", EmptyDir()), container={"mounts": mounts}))
+        await at.account.create(launch_spec(Volume("f", files), Volume("e", EmptyDir()), container={"mounts": mounts}))
         text = at.body().cmd[0]
         for part in ("/etc/f/a.txt", "/etc/f/b/c.txt", "> /etc/one;", "mkdir -p /scratch", "printf '\\141lpha'"):
             assert part in text
@@ -132,8 +132,8 @@ async def test_pull_secret_becomes_a_credential_of_ours_and_is_removed_again():
     login = RegistryCredentials("registry.test", "user", "canary-password")
     async with scene() as at:
         foreign = at.service.add_registry(_registry("theirs"))
-        one = await at.account.create(order(registry_credentials=login))
-        two = await at.account.create(order(registry_credentials=login))
+        one = await at.account.create(launch_spec(registry_credentials=login))
+        two = await at.account.create(launch_spec(registry_credentials=login))
         (row,) = [row for row in at.service.registries.values() if row.id != foreign.id]
         assert (row.name.startswith(f"skysail-{CLUSTER}-"), row.password) == (True, "canary-password")
         assert at.body().registry == row.id
@@ -157,7 +157,7 @@ async def test_parallel_launches_share_one_credential():
     async with scene() as at:
         other = second_account(at)
         accounts = (at.account, other) * 4
-        await asyncio.gather(*(account.create(order(registry_credentials=login)) for account in accounts))
+        await asyncio.gather(*(account.create(launch_spec(registry_credentials=login)) for account in accounts))
         (row,) = at.service.registries.values()
         assert {record.body.registry for record in at.service.pods.values()} == {row.id}
         assert at.server.requests.count("POST /v2/registries") <= 2, "one of each process"
@@ -175,7 +175,7 @@ async def test_network_volume_is_mounted_at_its_path():
     async with scene() as at:
         volume = at.service.add_volume("checkpoints", 50, "EU-RO-1")
         options = (("network-volume-id", volume.id), ("volume-mount-path", "/checkpoints"))
-        await at.account.create(order(gpus=A40, region="EU-RO-1", options=options))
+        await at.account.create(launch_spec(gpus=A40, region="EU-RO-1", options=options))
         (mount,) = at.body().mounts.network
         assert (mount.volume_id, mount.path) == (volume.id, "/checkpoints")
 
@@ -186,10 +186,10 @@ async def test_volume_of_the_cloud_is_a_folder_of_the_network_volume():
     mounts = {"mounts": (Mount(volume="checkpoints", path="/ckpt"),)}
     async with scene() as at:
         with pytest.raises(Rejected, match="network-volume-id"):
-            await at.account.create(order(checkpoints, gpus=A40, container=mounts))
+            await at.account.create(launch_spec(checkpoints, gpus=A40, container=mounts))
         volume = at.service.add_volume("checkpoints", 50, "EU-RO-1")
         options = (("network-volume-id", volume.id),)
-        await at.account.create(order(checkpoints, gpus=A40, options=options, container=mounts))
+        await at.account.create(launch_spec(checkpoints, gpus=A40, options=options, container=mounts))
         assert at.body().mounts.network[0].path == "/workspace"
         assert "ln -sfn /workspace/job-uid-1 /ckpt" in at.body().cmd[0]
 
@@ -202,7 +202,7 @@ async def test_launch_does_not_wait_for_the_request_quota():
         at.account.client.budget.observe('"minute";r=3;t=3000')
         begun = asyncio.get_running_loop().time()
         with pytest.raises(Throttled):
-            await at.account.create(order(registry_credentials=login))
+            await at.account.create(launch_spec(registry_credentials=login))
         assert asyncio.get_running_loop().time() == begun
         assert at.service.pods == {}
 
@@ -219,10 +219,10 @@ async def test_launch_with_slow_preparation_is_retried_and_makes_no_pod():
 
         at.account.client.registries = slow
         with pytest.raises(Throttled, match="30 seconds"):
-            await at.account.create(order(registry_credentials=login))
+            await at.account.create(launch_spec(registry_credentials=login))
         assert at.service.pods == {}
         at.account.client.registries = real
-        await at.account.create(order(registry_credentials=login))
+        await at.account.create(launch_spec(registry_credentials=login))
         assert len(at.service.registries) == 1
 
 
@@ -235,7 +235,7 @@ def test_error_before_the_create_is_retried(what, seconds, on):
     async def check() -> None:
         login = RegistryCredentials("registry.test", "user", "canary-password")
         async with scene(Fault(what=what, on=on, at=1)) as at:
-            spec = order(registry_credentials=login)
+            spec = launch_spec(registry_credentials=login)
             with pytest.raises(Throttled) as caught:
                 await at.account.create(spec)
             assert caught.value.retry_after == seconds
@@ -250,10 +250,10 @@ async def test_network_volume_pins_the_launch_to_its_data_center():
     async with scene() as at:
         volume = at.service.add_volume("checkpoints", 50, "US-KS-2")
         options = (("network-volume-id", volume.id),)
-        await at.account.create(order(gpus=A40, options=options))
+        await at.account.create(launch_spec(gpus=A40, options=options))
         assert at.body().data_center_ids == ("US-KS-2",)
         with pytest.raises(NoCapacity, match="US-KS-2"):
-            await at.account.create(order(gpus=A40, region="EU-RO-1", options=options))
+            await at.account.create(launch_spec(gpus=A40, region="EU-RO-1", options=options))
         listed = await at.account.offers()
         fitting = price_offers(listed, MachineRequest(gpu_count=1, options=options))
         assert {offer.region for offer in fitting if offer.gpu_type} == {"US-KS-2"}
@@ -264,20 +264,20 @@ async def test_network_volume_pins_the_launch_to_its_data_center():
 async def test_unknown_network_volume_is_refused_before_anything_is_paid():
     async with scene() as at:
         with pytest.raises(Rejected, match="no network volume nope") as caught:
-            await at.account.create(order(gpus=A40, options=(("network-volume-id", "nope"),)))
+            await at.account.create(launch_spec(gpus=A40, options=(("network-volume-id", "nope"),)))
         assert caught.value.reason == "UnknownVolume"
         assert at.service.pods == {}
         late = at.service.add_volume("late", 10, "EU-RO-1")  # after the volumes were read
-        await at.account.create(order(gpus=A40, options=(("network-volume-id", late.id),)))
+        await at.account.create(launch_spec(gpus=A40, options=(("network-volume-id", late.id),)))
 
 
 @virtual
 async def test_key_without_the_right_to_read_volumes_has_offers_and_cannot_use_volumes():
     async with scene(Fault(what="402", on="volumes")) as at:
         assert (await at.account.offers()).offers
-        await at.account.create(order(gpus=A40))
+        await at.account.create(launch_spec(gpus=A40))
         with pytest.raises(Throttled):
-            await at.account.create(order(gpus=A40, options=(("network-volume-id", "agv6w2qcg7"),)))
+            await at.account.create(launch_spec(gpus=A40, options=(("network-volume-id", "agv6w2qcg7"),)))
 
 
 @virtual
@@ -291,5 +291,5 @@ async def test_rejected_field_is_named_and_nothing_is_sent_again():
 
         at.service.create = refuse
         with pytest.raises(Rejected, match="entrypoint: unknown property"):
-            await at.account.create(order())
+            await at.account.create(launch_spec())
         assert at.server.requests.count("POST /v2/pods") == 1

@@ -13,7 +13,7 @@ from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.runpod.sessions import ProxiedConnection
 from skysail.cloud.runpod.stand_in.faults import Fault
 from tests.support import virtual_time
-from tests.support.runpod_scene import order, scene, virtual
+from tests.support.runpod_scene import launch_spec, scene, virtual
 
 if TYPE_CHECKING:
     pass
@@ -53,7 +53,7 @@ async def running_pod(at, *ports: str):
         return Pipe()
 
     at.provider.connect = connect
-    made = await at.account.create(order(options=(("ports", ",".join(ports)),)))
+    made = await at.account.create(launch_spec(options=(("ports", ",".join(ports)),)))
     await at.until_running(1)
     return made
 
@@ -177,7 +177,7 @@ async def run(at, made) -> sessions.OneShotExec:
 @virtual
 async def test_exec_without_the_call_at_the_api_is_unsupported():
     async with scene(has_exec=False) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         with pytest.raises(Unsupported, match="no exec for this account"):
             await run(at, made)
@@ -186,7 +186,7 @@ async def test_exec_without_the_call_at_the_api_is_unsupported():
 @virtual
 async def test_exec_in_a_pod_that_vanished_is_gone():
     async with scene(has_exec=False) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         record = at.service.pods.pop(made.id)
         with pytest.raises(Gone):
@@ -205,7 +205,7 @@ async def test_exec_in_a_pod_that_vanished_is_gone():
 def test_exec_with_another_answer_than_expected_is_an_error(answer, error):
     async def check() -> None:
         async with scene() as at:
-            made = await at.account.create(order())
+            made = await at.account.create(launch_spec())
             await at.until_running(1)
 
             async def answered(*_: object) -> api.ExecResult:
@@ -223,7 +223,7 @@ def test_exec_with_another_answer_than_expected_is_an_error(answer, error):
 @virtual
 async def test_exec_that_times_out_says_so():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
 
         async def answered(*_: object) -> api.ExecResult:
@@ -241,7 +241,7 @@ async def test_exec_that_times_out_says_so():
 def test_exec_with_a_fault_is_an_error_of_the_tree(what):
     async def check() -> None:
         async with scene(Fault(what=what, on="exec")) as at:
-            made = await at.account.create(order())
+            made = await at.account.create(launch_spec())
             await at.until_running(1)
             with pytest.raises(Exception, match="RunPod"):
                 await run(at, made)

@@ -10,13 +10,13 @@ from skysail.cloud.errors import Gone, OutcomeUnknown
 from skysail.cloud.runpod.stand_in.faults import Fault
 from skysail.cloud.simulated import billing
 from tests.support import virtual_time
-from tests.support.runpod_scene import A40, order, scene, second_account, virtual
+from tests.support.runpod_scene import A40, launch_spec, scene, second_account, virtual
 
 
 @virtual
 async def test_deletion_is_confirmed_and_a_404_alone_proves_nothing():
     async with scene(Fault(what="404", on="delete", at=1)) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         with pytest.raises(Gone):
             await at.account.terminate(made.id, 0.0)
         assert (await at.account.get(made.id)).state != "ended"
@@ -29,7 +29,7 @@ async def test_deletion_is_confirmed_and_a_404_alone_proves_nothing():
 @virtual
 async def test_lost_answer_of_a_deletion_is_repeated():
     async with scene(Fault(what="500-done", on="delete", at=1)) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         with pytest.raises(OutcomeUnknown):
             await at.account.terminate(made.id, 0.0)
         with pytest.raises(Gone):
@@ -40,7 +40,7 @@ async def test_lost_answer_of_a_deletion_is_repeated():
 @virtual
 async def test_billing_records_that_show_more_than_the_rate_are_the_cost():
     async with scene() as at:
-        made = await at.account.create(order(gpus=A40))
+        made = await at.account.create(launch_spec(gpus=A40))
         await asyncio.sleep(1800.0)
         at.service.billed = lambda id_: {made.id: 1.25}.get(id_, 0.0)
         await at.account.terminate(made.id, 0.0)
@@ -51,7 +51,7 @@ async def test_billing_records_that_show_more_than_the_rate_are_the_cost():
 def test_cost_is_the_rate_if_billing_records_are_missing_or_lower(fault):
     async def check() -> None:
         async with scene(*([fault] if fault else [])) as at:
-            made = await at.account.create(order(gpus=A40))
+            made = await at.account.create(launch_spec(gpus=A40))
             at.service.billed = lambda _: 0.01
             await asyncio.sleep(1800.0)
             await at.account.terminate(made.id, 0.0)
@@ -64,7 +64,7 @@ def test_cost_is_the_rate_if_billing_records_are_missing_or_lower(fault):
 @virtual
 async def test_slow_billing_records_do_not_delay_the_end():
     async with scene(quota=20) as at:  # the last requests of the minute are kept for deletions
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.account.terminate(made.id, 0.0)
         ended = await at.account.get(made.id)
         assert (ended.state, ended.usd_total is not None) == ("ended", True)
@@ -75,7 +75,7 @@ async def test_slow_billing_records_do_not_delay_the_end():
 async def test_pod_of_an_earlier_process_gets_its_grace_period_and_a_final_cost():
     """The process has listed nothing yet."""
     async with scene(has_exec=False) as at:
-        made = await at.account.create(order(gpus=A40))
+        made = await at.account.create(launch_spec(gpus=A40))
         await at.until_running(1)
         await asyncio.sleep(1800.0)
         second = second_account(at)
@@ -91,7 +91,7 @@ async def test_pod_of_an_earlier_process_gets_its_grace_period_and_a_final_cost(
 @virtual
 async def test_failed_lookup_does_not_keep_a_pod_alive():
     async with scene(Fault(what="500", on="get")) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         second = second_account(at)
         await second.terminate(made.id, 30.0)
         assert at.service.pods == {}

@@ -9,13 +9,13 @@ import pytest
 from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.runpod.account import KEY_FIELD
 from skysail.cloud.runpod.stand_in.faults import Fault
-from tests.support.runpod_scene import order, scene, second_account, virtual
+from tests.support.runpod_scene import launch_spec, scene, second_account, virtual
 
 
 @virtual
 async def test_terminated_pod_ends_once_and_is_not_looked_up_again():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
 
         async def track() -> None:
@@ -36,7 +36,7 @@ async def test_terminated_pod_ends_once_and_is_not_looked_up_again():
 @virtual
 async def test_terminated_pod_of_an_earlier_process_has_one_end():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.service.pods[made.id].terminate()
         second = second_account(at)
         (first,) = (await second.list()).instances
@@ -49,7 +49,7 @@ async def test_terminated_pod_of_an_earlier_process_has_one_end():
 @virtual
 async def test_key_of_another_account_proves_no_absence():
     async with scene() as at, scene() as other:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         # The other account is behind the same address: exchange the services.
         at.server.service = other.service
@@ -82,7 +82,7 @@ async def test_new_key_is_trusted_if_no_pod_is_known():
 @virtual
 async def test_vanished_pod_is_forgotten_and_its_readers_end():
     async with scene(start=1e6) as at:
-        waiting = await at.account.create(order())
+        waiting = await at.account.create(launch_spec())
         output = asyncio.create_task(anext(at.account.output(waiting.id), None))
         await asyncio.sleep(1.0)
         del at.service.pods[waiting.id]
@@ -101,7 +101,7 @@ async def test_vanished_pod_is_forgotten_and_its_readers_end():
 @virtual
 async def test_follower_of_a_vanished_pod_ends():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         await asyncio.sleep(10.0)
         record = at.service.pods.pop(made.id)
@@ -119,7 +119,7 @@ async def test_follower_of_a_vanished_pod_ends():
 @virtual
 async def test_vanished_pod_with_a_known_exit_ends_with_its_code():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         (run,) = at.provider.containers
         nonce = at.body().env["SKYSAIL_NONCE"]
@@ -137,7 +137,7 @@ async def test_vanished_pod_with_a_known_exit_ends_with_its_code():
 @virtual
 async def test_hidden_pod_is_not_forgotten():
     async with scene(Fault(what="late", on="create", at=1, seconds=400.0)) as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         for _ in range(30):
             await asyncio.sleep(10.0)
             await at.account.list()

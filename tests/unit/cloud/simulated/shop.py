@@ -1,4 +1,4 @@
-"""An account on virtual time, and orders for it."""
+"""An account on virtual time, and launch specs for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def account(*faults: Fault, vendor: Vendor = PLAIN, ledger: Ledger | None = None
     return SimulatedAccount(vendor, Ledger() if ledger is None else ledger, now=now, script=faults)
 
 
-def order(simulate: str = "", *, claim: str = "claim", uid: str = "uid", **wishes: Any) -> LaunchSpec:
+def launch_spec(simulate: str = "", *, claim: str = "claim", uid: str = "uid", **wishes: Any) -> LaunchSpec:
     given = {"cluster": "ours", "max_lifetime": 600.0, **wishes}
     pod = Pod(uid=uid, namespace="default", name="pod", hostname="pod")
     container = Container(name="main", image="busybox", env=((VARIABLE, simulate),))

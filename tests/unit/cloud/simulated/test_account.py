@@ -14,7 +14,7 @@ from skysail.cloud.simulated.faults import Fault
 from skysail.cloud.simulated.ledger import Ledger, Row
 from skysail.cloud.simulated.options import SimulationOptions
 from tests.support.virtual_time import run
-from tests.unit.cloud.simulated.shop import PLAIN, account, order, told
+from tests.unit.cloud.simulated.shop import PLAIN, account, launch_spec, told
 
 LINGERING = replace(PLAIN, lingers=True)
 
@@ -22,7 +22,7 @@ LINGERING = replace(PLAIN, lingers=True)
 def test_an_instance_starts_runs_and_ends_and_is_billed_for_all_of_it():
     async def main():
         cloud = account()
-        made = await cloud.create(order("exit=37"))
+        made = await cloud.create(launch_spec("exit=37"))
         assert (made.state, made.created, made.usd_per_hour) == ("starting", 0.0, 3.6)
         await asyncio.sleep(100)
         assert told(cloud) == [(0.0, "create"), (2.0, "started"), (12.0, "exited"), (12.0, "ended")]
@@ -42,7 +42,7 @@ def test_an_instance_starts_runs_and_ends_and_is_billed_for_all_of_it():
 def test_where_instances_linger_they_are_billed_until_they_are_ended():
     async def main():
         cloud = account(vendor=LINGERING)
-        made = await cloud.create(order("run=1s"))
+        made = await cloud.create(launch_spec("run=1s"))
         await asyncio.sleep(50)
         lingering = await cloud.get(made.id)
         assert (lingering.state, lingering.exit.code, lingering.ended) == ("running", 0, None)
@@ -65,7 +65,7 @@ def test_where_instances_linger_they_are_billed_until_they_are_ended():
 def test_the_cloud_ends_it_by_itself(vendor, simulate, seconds, want):
     async def main():
         cloud = account(vendor=vendor)
-        made = await cloud.create(order(simulate, max_lifetime=seconds))
+        made = await cloud.create(launch_spec(simulate, max_lifetime=seconds))
         await asyncio.sleep(3000)
         ended = await cloud.get(made.id)
         assert (ended.ended, ended.exit.code, ended.exit.reason) == want
@@ -76,7 +76,7 @@ def test_the_cloud_ends_it_by_itself(vendor, simulate, seconds, want):
 def test_a_preempted_instance_says_so_also_before_it_started():
     async def main():
         cloud = account()
-        made = await cloud.create(order("start=1h"))
+        made = await cloud.create(launch_spec("start=1h"))
         await asyncio.sleep(1)
         await cloud.preempt(made.id)
         await asyncio.sleep(1)
@@ -90,7 +90,7 @@ def test_a_preempted_instance_says_so_also_before_it_started():
 def test_a_pretended_program_obeys(grace, code):
     async def main():
         cloud = account()
-        made = await cloud.create(order("run=1h"))
+        made = await cloud.create(launch_spec("run=1h"))
         await asyncio.sleep(5)
         await cloud.terminate(made.id, grace)
         await asyncio.sleep(0.1)
@@ -103,7 +103,7 @@ def test_a_pretended_program_obeys(grace, code):
 def test_what_is_ended_while_it_starts_has_no_exit():
     async def main():
         cloud = account()
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await cloud.terminate(made.id, 30)
         await asyncio.sleep(0.1)
         assert told(cloud) == [(0.0, "create"), (0.0, "end asked"), (0.0, "ended")]
@@ -115,7 +115,7 @@ def test_what_is_ended_while_it_starts_has_no_exit():
 def test_an_end_may_take_a_while_and_is_billed_meanwhile():
     async def main():
         cloud = account()
-        made = await cloud.create(order("end=90s"))
+        made = await cloud.create(launch_spec("end=90s"))
         await asyncio.sleep(5)
         await cloud.terminate(made.id, 0)
         await asyncio.sleep(80)
@@ -129,7 +129,7 @@ def test_an_end_may_take_a_while_and_is_billed_meanwhile():
 def test_an_ended_instance_is_forgotten_after_a_while():
     async def main():
         cloud = account(vendor=replace(PLAIN, remembers=100.0))
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await asyncio.sleep(12 + 99)
         assert (await cloud.list()).instances == (await cloud.get(made.id),)
         assert [piece async for piece in cloud.output(made.id)] != []
@@ -147,7 +147,7 @@ def test_an_ended_instance_is_forgotten_after_a_while():
 def test_a_new_instance_is_missing_from_listings_for_as_long_as_they_lag():
     async def main():
         cloud = account(vendor=replace(PLAIN, lag=3.0))
-        made = await cloud.create(order("run=1h"))
+        made = await cloud.create(launch_spec("run=1h"))
         await asyncio.sleep(2.5)
         assert (await cloud.list()).instances == ()
         assert (await cloud.get(made.id)).id == made.id
@@ -160,7 +160,7 @@ def test_a_new_instance_is_missing_from_listings_for_as_long_as_they_lag():
 def test_a_hidden_instance_is_denied_to_everybody_and_lives():
     async def main():
         cloud = account()
-        made = await cloud.create(order("hidden=10s,run=1h"))
+        made = await cloud.create(launch_spec("hidden=10s,run=1h"))
         await asyncio.sleep(9)
         assert await cloud.get(made.id) is None
         assert (await cloud.list()).instances == ()
@@ -175,7 +175,7 @@ def test_a_hidden_instance_is_denied_to_everybody_and_lives():
 def test_a_caller_who_leaves_does_not_undo_the_call():
     async def main():
         cloud = account(Fault(on="create", what="slow"), Fault(on="end", what="slow"))
-        calling = asyncio.create_task(cloud.create(order("run=1h")))
+        calling = asyncio.create_task(cloud.create(launch_spec("run=1h")))
         await asyncio.sleep(10)
         calling.cancel()
         await asyncio.sleep(25)
@@ -201,14 +201,14 @@ def test_a_caller_who_leaves_does_not_undo_the_call():
 )
 def test_the_price_is_of_all_gpus_of_all_members(gpus, members, usd):
     async def main():
-        assert (await account().create(order(gpus=gpus, replicas=members))).usd_per_hour == usd
+        assert (await account().create(launch_spec(gpus=gpus, replicas=members))).usd_per_hour == usd
 
     run(main())
 
 
 def test_a_wished_price_is_the_price():
     async def main():
-        assert (await account().create(order("usd=1.25"))).usd_per_hour == 1.25
+        assert (await account().create(launch_spec("usd=1.25"))).usd_per_hour == 1.25
 
     run(main())
 
@@ -218,10 +218,10 @@ def test_no_capacity_is_wished_for_so_many_times_by_pod_whatever_the_claim():
         cloud = account()
         for claim in ("one", "two"):
             with pytest.raises(NoCapacity):
-                await cloud.create(order("no-capacity=2", claim=claim))
-        assert (await cloud.create(order("no-capacity=2", claim="three"))).claim == "three"
+                await cloud.create(launch_spec("no-capacity=2", claim=claim))
+        assert (await cloud.create(launch_spec("no-capacity=2", claim="three"))).claim == "three"
         with pytest.raises(NoCapacity):
-            await cloud.create(order("no-capacity=2", uid="another pod"))
+            await cloud.create(launch_spec("no-capacity=2", uid="another pod"))
 
     run(main())
 
@@ -230,7 +230,7 @@ def test_a_wish_that_nobody_understands_makes_nothing():
     async def main():
         cloud = account()
         with pytest.raises(Rejected, match="SKYSAIL_SIMULATE") as rejected:
-            await cloud.create(order("start=soon"))
+            await cloud.create(launch_spec("start=soon"))
         assert rejected.value.reason == "InvalidSimulation"
         assert [row.verb for row in cloud.ledger.rows] == ["refused"]
 
@@ -253,7 +253,7 @@ def test_a_foreign_instance_runs_until_somebody_ends_it():
 def test_where_nothing_runs_there_is_nothing_to_enter():
     async def main():
         cloud = account()
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         with pytest.raises(Unsupported, match="runs fake programs only"):
             await cloud.exec(made.id, ("true",), stdin=False, tty=False)
 
@@ -264,7 +264,7 @@ def test_every_change_of_a_claim_is_told():
     async def main():
         cloud = account()
         changes = cloud.watch()
-        await cloud.create(order(claim="one"))
+        await cloud.create(launch_spec(claim="one"))
         heard = [(await anext(changes), asyncio.get_running_loop().time()) for _ in range(2)]
         assert heard == [("one", 0.0), ("one", 2.0)]
 
@@ -278,7 +278,7 @@ def test_an_account_that_is_opened_again_goes_on(tmp_path, pause):
     async def main():
         path = tmp_path / "ledger.jsonl"
         cloud = account(ledger=Ledger.open(path, mark="m"))
-        made = await cloud.create(order("exit=37"))
+        made = await cloud.create(launch_spec("exit=37"))
         foreign = cloud.inject_orphan(cluster="another")
         await asyncio.sleep(min(pause, 5.0))
         await cloud.close()
@@ -290,7 +290,7 @@ def test_an_account_that_is_opened_again_goes_on(tmp_path, pause):
         assert (ended.state, ended.exit.code) == ("ended", 37)
         assert ended.ended == max(12.0, pause)
         assert (await again.get(foreign.id)).state == "running"
-        assert (await again.create(order())).id not in {made.id, foreign.id}
+        assert (await again.create(launch_spec())).id not in {made.id, foreign.id}
         await again.close()
 
     run(main())
@@ -301,7 +301,7 @@ def test_no_id_comes_back_when_the_ledger_was_lost(tmp_path):
         path = tmp_path / "ledger.jsonl"
         path.unlink(missing_ok=True)
         cloud = account(ledger=Ledger.open(path, mark=mark))
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await cloud.close()
         return made.id
 

@@ -17,7 +17,7 @@ from skysail.cloud.simulated import billing
 from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.ledger import Ledger, Row
 from tests.support.virtual_time import run
-from tests.unit.cloud.simulated.shop import PLAIN, account, now, order
+from tests.unit.cloud.simulated.shop import PLAIN, account, launch_spec, now
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -109,7 +109,7 @@ def open_account(provider: Broken, vendor=PLAIN) -> SimulatedAccount:
 def test_an_instance_that_fails_anywhere_can_be_ended_and_is_billed_no_more(step, error, times, vendor):
     async def main():
         cloud = open_account(Broken(step, error, times), vendor)
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await asyncio.sleep(60)
         if (await cloud.get(made.id)).state != "ended":
             with contextlib.suppress(asyncio.CancelledError):  # injected into the call itself
@@ -131,7 +131,7 @@ def test_a_failure_that_nobody_foresaw_is_reported_without_being_asked(step, cap
     async def main():
         provider = Broken(step, ERRORS[0])
         cloud = open_account(provider, LINGERING)
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await asyncio.sleep(60)
         ended = await cloud.get(made.id)
         assert (ended.state, ended.exit.reason) == ("ended", "InstanceFailed")
@@ -151,7 +151,7 @@ def test_instance_unrecordable_state_ends_it_when_disk_has_space_again(verb):
     async def main():
         ledger = FullLedger(verb)
         cloud = account(ledger=ledger)
-        made = await cloud.create(order("exit=37"))
+        made = await cloud.create(launch_spec("exit=37"))
         await asyncio.sleep(300)
         assert (await cloud.get(made.id)).state != "ended" or verb == "started"
         ledger.is_full = False
@@ -172,7 +172,7 @@ def test_a_program_that_does_not_end_when_it_is_stopped_does_not_keep_the_instan
     async def main():
         provider = Deaf("", ERRORS[0])
         cloud = open_account(provider)
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await asyncio.sleep(10)
         await cloud.terminate(made.id, 5)
         await asyncio.sleep(60)
@@ -188,7 +188,7 @@ def test_an_instance_that_lost_its_task_is_ended_and_can_be_asked_to_end():
     async def main():
         provider = Broken("", ERRORS[0])
         cloud = open_account(provider)
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await asyncio.sleep(10)
         (task,) = [task for task in asyncio.all_tasks() if "InstanceLifecycle.run" in repr(task)]
         task.cancel()

@@ -11,7 +11,7 @@ from skysail.cloud.account import GpuRequest, Inventory
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.simulated.faults import FAULTS_BY_OPERATION, Fault
 from tests.support.virtual_time import run
-from tests.unit.cloud.simulated.shop import PLAIN, account, order, told
+from tests.unit.cloud.simulated.shop import PLAIN, account, launch_spec, told
 
 ERRORS = {
     "lost": OutcomeUnknown,
@@ -33,13 +33,13 @@ DONE = {"lost-done", "500-done", "malformed"}
 def test_a_create_goes_wrong_once_and_its_effect_is_as_told(what):
     async def main():
         cloud = account(Fault(on="create", at=2, what=what))
-        await cloud.create(order(claim="one"))
+        await cloud.create(launch_spec(claim="one"))
         with pytest.raises(ERRORS[what]):
-            await cloud.create(order(claim="two"))
+            await cloud.create(launch_spec(claim="two"))
         claims = [instance.claim for instance in (await cloud.list()).instances]
         assert claims == (["one", "two"] if what in DONE else ["one"])
         assert [row.verb for row in cloud.ledger.rows] == ["create", "create" if what in DONE else "refused"]
-        await cloud.create(order(claim="three"))
+        await cloud.create(launch_spec(claim="three"))
 
     run(main())
 
@@ -48,7 +48,7 @@ def test_a_create_goes_wrong_once_and_its_effect_is_as_told(what):
 def test_an_end_goes_wrong_once_and_its_effect_is_as_told(what):
     async def main():
         cloud = account(Fault(on="end", at=1, what=what))
-        made = await cloud.create(order("run=1h"))
+        made = await cloud.create(launch_spec("run=1h"))
         await asyncio.sleep(5)
         with pytest.raises(ERRORS[what]):
             await cloud.terminate(made.id, 0)
@@ -65,7 +65,7 @@ def test_an_end_goes_wrong_once_and_its_effect_is_as_told(what):
 def test_a_listing_may_fail(what):
     async def main():
         cloud = account(Fault(on="list", at=1, what=what))
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         with pytest.raises(ERRORS[what]):
             await cloud.list()
         assert await cloud.list() == Inventory((made,))
@@ -81,7 +81,7 @@ def test_a_listing_may_lie(what, claims, complete):
     async def main():
         cloud = account(Fault(on="list", at=1, what=what))
         for claim in ("one", "two", "three"):
-            await cloud.create(order(claim=claim))
+            await cloud.create(launch_spec(claim=claim))
         listing = await cloud.list()
         assert ([instance.claim for instance in listing.instances], listing.complete) == (claims, complete)
         assert len((await cloud.list()).instances) == 3
@@ -92,7 +92,7 @@ def test_a_listing_may_lie(what, claims, complete):
 def test_a_look_may_deny_what_is_there_and_admit_it_later():
     async def main():
         cloud = account(Fault(on="look", at=1, what="404"))
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         assert await cloud.get(made.id) is None
         assert await cloud.get(made.id) == made
 
@@ -103,7 +103,7 @@ def test_a_look_may_deny_what_is_there_and_admit_it_later():
 def test_a_look_may_fail(what):
     async def main():
         cloud = account(Fault(on="look", at=1, what=what))
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         with pytest.raises(ERRORS[what]):
             await cloud.get(made.id)
         assert await cloud.get(made.id) == made
@@ -117,7 +117,7 @@ def test_a_slow_answer_takes_its_time(on):
         cloud = account(Fault(on=on, what="slow", seconds=45.0))
         planted = cloud.inject_orphan()
         calls = {
-            "create": lambda: cloud.create(order()),
+            "create": lambda: cloud.create(launch_spec()),
             "end": lambda: cloud.terminate(planted.id, 0),
             "list": cloud.list,
             "look": lambda: cloud.get(planted.id),
@@ -141,7 +141,7 @@ def test_throttling_says_how_long():
 def test_one_call_may_make_two():
     async def main():
         cloud = account(Fault(on="create", at=1, what="duplicate"))
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         one, two = (await cloud.list()).instances
         assert one == made
         assert (two.claim, two.id != one.id) == (one.claim, True)
@@ -159,7 +159,7 @@ def test_one_call_may_make_two():
 def test_a_life_may_be_disturbed(what, rows):
     async def main():
         cloud = account(Fault(on="create", what=what))
-        await cloud.create(order())
+        await cloud.create(launch_spec())
         await asyncio.sleep(1000)
         assert told(cloud) == rows
 
@@ -169,7 +169,7 @@ def test_a_life_may_be_disturbed(what, rows):
 def test_a_preemption_comes_before_a_long_program_ends():
     async def main():
         cloud = account(Fault(on="create", what="preempted", seconds=5.0))
-        made = await cloud.create(order("run=1h"))
+        made = await cloud.create(launch_spec("run=1h"))
         await asyncio.sleep(100)
         ended = await cloud.get(made.id)
         assert (ended.ended, ended.exit.reason) == (7.0, "Preempted")
@@ -179,7 +179,9 @@ def test_a_preemption_comes_before_a_long_program_ends():
 
 def test_a_dear_instance_costs_twice_the_price():
     async def main():
-        assert (await account(Fault(on="create", what="dear")).create(order())).usd_per_hour == 2 * PLAIN.usd_per_hour
+        assert (
+            await account(Fault(on="create", what="dear")).create(launch_spec())
+        ).usd_per_hour == 2 * PLAIN.usd_per_hour
 
     run(main())
 
@@ -188,7 +190,7 @@ def test_a_dear_instance_costs_twice_the_price():
 def test_an_instance_may_show_late(what, is_found):
     async def main():
         cloud = account(Fault(on="create", what=what))
-        made = await cloud.create(order("run=1h"))
+        made = await cloud.create(launch_spec("run=1h"))
         assert (await cloud.list()).instances == ()
         assert (await cloud.get(made.id) is not None) == is_found
         await asyncio.sleep(30)
@@ -200,7 +202,7 @@ def test_an_instance_may_show_late(what, is_found):
 def test_an_end_may_be_accepted_and_forgotten_until_it_is_asked_for_again():
     async def main():
         cloud = account(Fault(on="end", at=1, what="end-ignored"))
-        made = await cloud.create(order("run=1h"))
+        made = await cloud.create(launch_spec("run=1h"))
         await cloud.terminate(made.id, 0)
         await asyncio.sleep(100)
         assert (await cloud.get(made.id)).state == "running"
@@ -214,7 +216,7 @@ def test_an_end_may_be_accepted_and_forgotten_until_it_is_asked_for_again():
 def test_an_end_may_be_slow():
     async def main():
         cloud = account(Fault(on="end", what="slow-end"))
-        made = await cloud.create(order("run=1h"))
+        made = await cloud.create(launch_spec("run=1h"))
         await cloud.terminate(made.id, 0)
         await asyncio.sleep(29)
         assert (await cloud.get(made.id)).state == "starting"
@@ -228,7 +230,7 @@ def test_a_create_may_be_done_long_after_everybody_stopped_waiting():
     async def main():
         cloud = account(Fault(on="create", at=1, what="lost-later", seconds=150.0))
         with pytest.raises(OutcomeUnknown):
-            await cloud.create(order())
+            await cloud.create(launch_spec())
         await asyncio.sleep(149)
         assert (await cloud.list()).instances == ()
         await asyncio.sleep(2)
@@ -241,9 +243,9 @@ def test_a_create_may_be_done_long_after_everybody_stopped_waiting():
 def test_a_cloud_that_is_down_answers_nothing_and_what_runs_there_runs_on():
     async def main():
         cloud = account(Fault(what="lost", since=1.0, until=3601.0))
-        made = await cloud.create(order("run=30m", max_lifetime=7200.0))
+        made = await cloud.create(launch_spec("run=30m", max_lifetime=7200.0))
         await asyncio.sleep(1)
-        for call in (cloud.list(), cloud.get(made.id), cloud.terminate(made.id, 0), cloud.create(order())):
+        for call in (cloud.list(), cloud.get(made.id), cloud.terminate(made.id, 0), cloud.create(launch_spec())):
             with pytest.raises(OutcomeUnknown):
                 await call
         await asyncio.sleep(3600)
@@ -256,8 +258,8 @@ def test_a_wished_fault_befalls_the_first_create_of_a_pod_only():
     async def main():
         cloud = account()
         with pytest.raises(OutcomeUnknown):
-            await cloud.create(order("create=lost-done", claim="one"))
-        await cloud.create(order("create=lost-done", claim="two"))
+            await cloud.create(launch_spec("create=lost-done", claim="one"))
+        await cloud.create(launch_spec("create=lost-done", claim="two"))
         assert [instance.claim for instance in (await cloud.list()).instances] == ["one", "two"]
 
     run(main())
@@ -284,7 +286,7 @@ def test_a_fault_that_cannot_be_is_refused(on, what):
 def test_calls_are_counted_by_kind():
     async def main():
         cloud = account(vendor=replace(PLAIN, start=0.0))
-        made = await cloud.create(order())
+        made = await cloud.create(launch_spec())
         await cloud.list()
         await cloud.list()
         await cloud.get(made.id)
@@ -297,8 +299,8 @@ def test_create_no_capacity_for_one_type_leaves_the_others():
     async def main():
         cloud = account(Fault(on="create", what="no-capacity", gpu_type="a"))
         with pytest.raises(NoCapacity):
-            await cloud.create(order(gpus=GpuRequest("A")))
-        assert (await cloud.create(order(gpus=GpuRequest("B")))).usd_per_hour == 36.0
+            await cloud.create(launch_spec(gpus=GpuRequest("A")))
+        assert (await cloud.create(launch_spec(gpus=GpuRequest("B")))).usd_per_hour == 36.0
 
     run(main())
 
@@ -337,8 +339,8 @@ def test_create_unknown_region_or_tier_is_rejected(place):
     async def main():
         cloud = account()
         with pytest.raises(Rejected, match=next(iter(place.values()))):
-            await cloud.create(order(gpus=GpuRequest("A"), **place))
+            await cloud.create(launch_spec(gpus=GpuRequest("A"), **place))
         assert (await cloud.list()).instances == ()
-        await cloud.create(order(gpus=GpuRequest("A"), region="simulated"))
+        await cloud.create(launch_spec(gpus=GpuRequest("A"), region="simulated"))
 
     run(main())

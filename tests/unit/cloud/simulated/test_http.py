@@ -23,7 +23,7 @@ from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.protocol import ErrorMessage
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger
-from tests.unit.cloud.simulated.shop import PLAIN, order
+from tests.unit.cloud.simulated.shop import PLAIN, launch_spec
 from tests.unit.cloud.simulated.test_faults import DONE, ERRORS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def remote(path: Path, token: str = "right", seconds: float = 20.0) -> Asy
 async def test_a_create_that_goes_wrong_is_told_as_it_is_and_called_once(what):
     async with shop(Fault(on="create", at=1, what=what)) as (account, client):
         with pytest.raises(ERRORS[what]):
-            await client.create(order())
+            await client.create(launch_spec())
         assert [row.verb for row in account.ledger.rows][:1] == ["create" if what in DONE else "refused"]
         assert account.script.calls["create"] == 1
 
@@ -81,7 +81,7 @@ async def test_a_look_that_goes_wrong_is_no_absence(what):
 @pytest.mark.parametrize("what", [what for what in FAULTS_BY_OPERATION["end"] if what in ERRORS])
 async def test_an_end_that_goes_wrong_is_told_as_it_is(what):
     async with shop(Fault(on="end", what=what)) as (_, client):
-        made = await client.create(order())
+        made = await client.create(launch_spec())
         with pytest.raises(ERRORS[what]):
             await client.terminate(made.id, 0)
 
@@ -90,7 +90,7 @@ async def test_http_cloud_slow_answer_is_unknown_outcome_and_instance_is_created
     async with shop(Fault(on="create", what="slow", seconds=3.0), seconds=2.0) as (account, client):
         changes = account.watch()
         with pytest.raises(OutcomeUnknown, match="gave no answer"):
-            await client.create(order(claim="slow"))
+            await client.create(launch_spec(claim="slow"))
         assert await anext(changes) == "slow"
         assert len((await account.list()).instances) == 1
 
@@ -111,7 +111,7 @@ async def test_a_wrong_token_is_refused_for_everything(token):
     async with shop(token=token) as (account, client):
         planted = account.inject_orphan()
         for call in (
-            client.create(order()),
+            client.create(launch_spec()),
             client.list(),
             client.get(planted.id),
             client.terminate(planted.id, 0),
@@ -128,7 +128,7 @@ async def test_a_wrong_token_is_refused_for_everything(token):
 
 async def test_where_nobody_listens_nothing_is_known(tmp_path):
     async with remote(tmp_path / "nobody.sock") as client:
-        for call in (client.create(order()), client.list(), client.get("i"), client.terminate("i", 0)):
+        for call in (client.create(launch_spec()), client.list(), client.get("i"), client.terminate("i", 0)):
             with pytest.raises(OutcomeUnknown):
                 await call
         with pytest.raises(OutcomeUnknown):
@@ -166,7 +166,7 @@ async def test_a_strange_answer_says_nothing(tmp_path, status, body):
     await runner.setup()
     await web.SockSite(runner, unix_sockets.listen(tmp_path / "strange.sock")).start()
     async with remote(tmp_path / "strange.sock") as client:
-        for call in (client.create(order()), client.list(), client.get("i")):
+        for call in (client.create(launch_spec()), client.list(), client.get("i")):
             with pytest.raises(OutcomeUnknown):
                 await call
     await runner.cleanup()
@@ -197,7 +197,7 @@ async def test_an_id_is_never_a_path(name):
 
 async def test_an_order_brings_its_files_along():
     async with shop() as (_, client):
-        wanted = order()
+        wanted = launch_spec()
         projected_files = ProjectedFiles((File("big", b"\xff" * 3 * 2**20),))
         pod = replace(wanted.pod, volumes=(Volume("v", projected_files),))
         assert (await client.create(replace(wanted, members=(Member(pod, wanted.container),)))).claim == "claim"

@@ -8,7 +8,7 @@ from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import NoCapacity
 from skysail.cloud.simulated.options import SimulationOptions, parse
 from tests.support.virtual_time import run
-from tests.unit.cloud.simulated.shop import account, order
+from tests.unit.cloud.simulated.shop import account, launch_spec
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_create_of_a_type_without_capacity_by_wish_is_turned_away():
     async def main():
         cloud = account()
         with pytest.raises(NoCapacity):
-            await cloud.create(order("no-capacity-types=a", gpus=GpuRequest("A")))
-        await cloud.create(order("no-capacity-types=a", gpus=GpuRequest("B")))
+            await cloud.create(launch_spec("no-capacity-types=a", gpus=GpuRequest("A")))
+        await cloud.create(launch_spec("no-capacity-types=a", gpus=GpuRequest("B")))
 
     run(main())

@@ -14,7 +14,7 @@ from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.unavailable import UnavailableAccount
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
-from tests.unit.cloud.simulated.shop import order
+from tests.unit.cloud.simulated.shop import launch_spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ async def test_whoever_asks_is_told_the_line_and_the_other_clouds_work(folder):
         for call in (
             broken.list(),
             broken.get("i"),
-            broken.create(order()),
+            broken.create(launch_spec()),
             broken.terminate("i", 0.0),
             anext(broken.output("i")),
             broken.exec("i", ("true",), stdin=False, tty=False),
@@ -72,6 +72,6 @@ async def test_two_processes_never_make_the_same_id(tmp_path):
     ids = set()
     for number in range(2):
         opened = open_account(MODAL, tmp_path / str(number))
-        ids.add((await opened.create(order())).id)
+        ids.add((await opened.create(launch_spec())).id)
         await opened.close()
     assert len(ids) == 2

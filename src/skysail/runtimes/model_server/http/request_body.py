@@ -24,7 +24,7 @@ class TooLong(RequestError):
 
 
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Read the body. Raises TooLong, before reading if possible, or Left."""
+    """Read the body. Raises TooLong, before reading if possible, or ClientDisconnected."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             if int(value) > limit:

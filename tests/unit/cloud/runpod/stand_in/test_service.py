@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from skysail.cloud.simulated import billing
-from tests.support.runpod_scene import order, scene, virtual
+from tests.support.runpod_scene import launch_spec, scene, virtual
 
 
 @virtual
 async def test_deletion_of_a_client_that_disconnects_is_completed():
     async with scene() as at:
-        made = await at.account.create(order())
+        made = await at.account.create(launch_spec())
         await at.until_running(1)
         deleting = asyncio.create_task(at.service.terminate(made.id))
         await asyncio.sleep(0)

@@ -49,7 +49,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """Where a repository is read: a registry or a mirror. `shown` names it in messages."""
+    """A registry or a mirror from which a repository is read. `shown` names it in messages."""
 
     origin: str
     path: str

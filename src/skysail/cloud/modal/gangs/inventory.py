@@ -30,6 +30,8 @@ _STOP_SECONDS = 60.0
 # A gang that is read for longer is unreadable in a listing, so that the others are listed in time.
 _LISTED_SECONDS = 10.0
 _MAX_CONCURRENT = 8
+# Raised by answers and tags with values that make no sense, such as a time before the year 1.
+_NOT_UNDERSTOOD = (TypeError, LookupError, ArithmeticError, *errors.SDK_ERRORS)
 # An ended gang stays in inventories for this long.
 _REMEMBERED_SECONDS = 600.0
 # Entries with markers that one reading takes. A gang of the largest size writes fewer than a hundred.
@@ -124,7 +126,7 @@ class GangInventory:
                     return await errors.bounded(looking, _LISTED_SECONDS, "return the state of a gang")
             except (ProviderError, TimeoutError) as error:
                 log.warning("gang not read, others listed", extra={"instance": gang_id, "why": str(error)})
-            except Exception:
+            except _NOT_UNDERSTOOD:
                 log.exception("gang not understood, others listed", extra={"instance": gang_id})
             unreadable.update({gang_id, self._claim(gang_id, live.get(gang_id))} - {""})
             return None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
+import ssl
 import subprocess
 import sys
+from http.client import HTTPConnection
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from tests.support.cluster import Cluster
 
+SAMPLES = Path(__file__).parents[2] / "config" / "samples"
 LOCAL = {"nodeSelector": {"kubernetes.io/hostname": "local"}}
 
 
@@ -155,3 +161,145 @@ def test_endpoint_scales_without_a_deploy(node, namespace):
     assert run_client(node, namespace, fetch) == first
     after = get(node, namespace, "modalendpoint", "inference-api")["status"]
     assert (after["endpoint_url"], after["modal_app_id"]) == (before["endpoint_url"], before["modal_app_id"])
+
+
+# Ten callers send five requests a second each, on a new connection every time. A caller ends with its first failed
+# request after the file `/tmp/deleting` exists. Replies that differ from the one before are printed.
+TRAFFIC = """
+import http.client, os, threading, time
+count, until, failures, last = 0, 0.0, [], ""
+lock = threading.Lock()
+def fetch():
+    line = http.client.HTTPConnection("inference-api", 80, timeout=60)
+    line.request("GET", "/"); reply = line.getresponse(); body = reply.read().decode(); line.close()
+    assert reply.status == 200, (reply.status, body)
+    return body
+def call():
+    global count, until, last
+    due = time.monotonic()
+    while True:
+        time.sleep(max(0.0, due - time.monotonic())); due += 0.2
+        try: body = fetch()
+        except Exception as error:
+            if os.path.exists("/tmp/deleting"): return
+            failures.append(repr(error)); continue
+        with lock:
+            count += 1
+            if body != last: print("saw", body, flush=True)
+            last, until = body, time.monotonic()
+began = time.monotonic()
+callers = [threading.Thread(target=call) for _ in range(10)]
+for caller in callers: caller.start()
+for caller in callers: caller.join()
+print("requests", count, "seconds", int(until - began), "failed", len(failures), *failures[:3])
+"""
+
+
+@pytest.mark.on_demand
+def test_endpoint_updated_rolled_back_and_scaled_under_traffic_fails_no_request(node, namespace, capsys):
+    nonce, next_nonce = secrets.token_hex(8), secrets.token_hex(8)
+
+    def endpoint(code: str, most: int = 2) -> dict:
+        spec = {"handler": "app.handler", "code": {"inline": code}, "min_replicas": 1, "max_replicas": most}
+        return resource("ModalEndpoint", "inference-api", **spec)
+
+    def seen(text: str) -> int:
+        return node.kubectl("logs", "traffic", "-n", namespace).stdout.count(f"saw {text}\n")
+
+    good, better = (f"def handler(request):\n    return '{text}'\n" for text in (nonce, next_nonce))
+    apply(node, namespace, endpoint(good))
+    until_condition(node, namespace, "modalendpoint/inference-api", "Ready")
+    apply(node, namespace, pod("traffic", "python", "-u", "-c", TRAFFIC, container={"image": "python:3"}, **LOCAL))
+    node.until(lambda: seen(nonce) > 0, "traffic")
+    apply(node, namespace, endpoint(better))
+    node.until(lambda: seen(next_nonce) > 0, "the update to be served")
+    apply(node, namespace, endpoint("import no_such_module"))
+    until_condition(node, namespace, "modalendpoint/inference-api", "UpdateFailed")
+    before = seen(nonce)
+    apply(node, namespace, endpoint(good))
+    node.until(lambda: seen(nonce) > before, "the first revision to be served again")
+    until_condition(node, namespace, "modalendpoint/inference-api", "UpdateFailed=false")
+    apply(node, namespace, endpoint(good, most=3))
+    node.until(lambda: {row["spec"]["members"] for row in claims(node, namespace)} == {3}, "the claim of three")
+    ok(node, "exec", "traffic", "-n", namespace, "--", "touch", "/tmp/deleting")
+    ok(node, "delete", "modalendpoint", "inference-api", "-n", namespace, TIMEOUT)
+    until_phase(node, namespace, "traffic", "Succeeded")
+    summary = ok(node, "logs", "traffic", "-n", namespace).splitlines()[-1]
+    with capsys.disabled():
+        print(f"\n{summary}")  # noqa: T201 (the result)
+    assert summary.endswith(" failed 0")
+
+
+def test_manifests_of_the_modal_operator_answer_at_their_service_and_url(node):
+    nonce = secrets.token_hex(8)
+    code = (
+        "import hashlib, os\n"
+        "def {}:\n"
+        "    text = '{}' + os.environ['{}']\n"
+        "    return {{'hash': hashlib.sha256(text.encode()).hexdigest()}}\n"
+    )
+    sources = {
+        "modalendpoint": ("inference-api", code.format("handler(request)", nonce, "MODEL_PATH")),
+        "modalfunction": ("data-processor", code.format("process()", nonce, "LOG_LEVEL")),
+    }
+    for kind, (_, text) in sources.items():
+        # The manifest is applied byte by byte; its spec comes last, so the code is appended to it.
+        written = (SAMPLES / f"modal_v1alpha1_{kind}.yaml").read_text()
+        code_field = f"  code: {json.dumps({'inline': text})}\n"
+        ok(node, "apply", "--validate=strict", "-f", "-", stdin=written + code_field)
+    add_image(node, "team/client", "requests")
+    try:
+        until_condition(node, "default", "modalfunction/data-processor", "Deployed")
+        call = (
+            "import requests\n"
+            'response = requests.get("http://data-processor.default.svc.cluster.local")\n'
+            "print(response.json()['hash'])\n"
+        )
+        assert run_client(node, "default", call, image="team/client") == f"{digest(nonce + 'INFO')}\n"
+        until_condition(node, "default", "modalendpoint/inference-api", "Ready")
+        url = ok(node, "get", "modalendpoint", "inference-api", "-o", "jsonpath={.status.endpoint_url}")
+        assert get_by_url(node, url, {})[0] == 401, "not open to the internet"
+        expected = {"hash": digest(nonce + "/models/latest")}
+        status, body = get_by_url(node, url, proxy_token(node))
+        assert (status, json.loads(body)) == (200, expected)
+    finally:
+        for kind, (name, _) in sources.items():
+            ok(node, "delete", kind, name, "-n", "default", TIMEOUT)
+    node.until(lambda: claims(node, "default") == [], "the claims to be gone")
+    node.until(lambda: live_apps(node) == [], "all Apps to be stopped")
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def add_image(node: Cluster, name: str, package: str) -> None:
+    program = str(Path(sys.executable).with_name("skysail"))
+    command = [program, "image", "add", name, "--with", package, "--home", str(node.home.root)]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+
+
+def proxy_token(node: Cluster) -> dict[str, str]:
+    """Headers of a caller with a proxy token of the workspace, as a user makes one."""
+    script = (
+        "import modal; token = modal.Workspace.from_context().proxy_tokens.create(name='caller')\n"
+        "print(token.token_id, token.token_secret)"
+    )
+    token_id, secret = run_sdk(node, script).split()
+    return {"Modal-Key": token_id, "Modal-Secret": secret}
+
+
+def get_by_url(node: Cluster, url: str, headers: dict[str, str]) -> tuple[int, str]:
+    """Request a URL of the stand-in from outside of the local cluster."""
+    place = urlsplit(url)
+    assert place.hostname is not None
+    assert place.port is not None
+    trust = ssl.create_default_context(cafile=str(stand_ins.ca_file(node.home)))
+    line = HTTPConnection(place.hostname, place.port)
+    line.sock = trust.wrap_socket(node.dial(place.port, place.hostname), server_hostname=place.hostname)
+    try:
+        line.request("GET", "/", headers=headers)
+        reply = line.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        line.close()

@@ -16,7 +16,7 @@ from typing import Any
 
 from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
-from skysail.cloud.errors import Gone, ProviderError, Unsupported
+from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.runpod import api, catalogue, launch, marks, sessions
@@ -187,8 +187,12 @@ class RunPodAccount:
 
     async def dial(self, instance: str, port: int, *, rank: int = 0) -> PortConnection:
         _check_rank(rank)
-        self._check_tracked(instance)
+        is_tracked = self._check_tracked(instance)
         pod = await self._directory.find(instance)
+        if pod is None:
+            if is_tracked:
+                raise Rejected("PortNotMapped", f"RunPod does not list pod {instance} yet: retry in a moment.")
+            raise Gone(f"RunPod does not list pod {instance}.")
         self._check_ours(pod)
         return await sessions.connect(self.client.endpoint, pod, port)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from skysail.cloud.errors import Gone
 from skysail.cloud.runpod import api
 from skysail.cloud.runpod.client import RunPodClient
 from skysail.cloud.runpod.rate_budget import NORMAL
@@ -35,15 +34,13 @@ class PodDirectory:
         self._pods = shown if is_complete else self._pods | shown
         self._listed_at = self._clock()
 
-    async def find(self, id_: str) -> api.Pod:
-        """Return a pod. Raises `Gone` if the list does not show it, and errors of the list."""
+    async def find(self, id_: str) -> api.Pod | None:
+        """Return a pod, or None if the list does not show it: it may be newer. Raises errors of the list."""
         async with self._lock:
             if self._is_outdated(id_):
                 pods, is_complete = await self._client.list_pods(reserve=NORMAL)
                 self.update(pods, is_complete=is_complete)
-        if id_ not in self._pods:
-            raise Gone(f"RunPod does not list pod {id_}.")
-        return self._pods[id_]
+        return self._pods.get(id_)
 
     def _is_outdated(self, id_: str) -> bool:
         if self._listed_at is None:

@@ -16,7 +16,7 @@ from skysail.kube.api.resources import CRD, ROLE_BINDING, SERVICE, Resource
 from skysail.kube.cache.discovery import CrdInfo
 from skysail.kube.client import kubeconfig
 from skysail.kube.client.client import Client, Manifest
-from skysail.kube.client.errors import AlreadyExists, Conflict, NotFound, Throttled
+from skysail.kube.client.errors import AlreadyExists, Conflict, NotFound, ReplyLost, Throttled, Unreachable
 from skysail.kube.client.http_transport import HttpTransport
 from skysail.local.addresses import CLUSTER_IP, METRICS_PORT, METRICS_SERVICE, NODE
 from skysail.local.control_plane.pki import NODE_AGENT, SERVICE_PROXY
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 30
 _POLL_SECONDS = 0.05
+_MAX_INTERRUPTIONS = 20
 
 
 async def install(path: Path) -> None:
@@ -42,8 +43,10 @@ async def install(path: Path) -> None:
         if stand_ins:
             roles += manifests.compatible_tenant_roles()
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            await _apply(client, manifests.namespace())
-            await asyncio.gather(*(_apply(client, manifest) for manifest in (*definitions, *roles)))
+            for group in ([manifests.namespace()], [*definitions, *roles]):
+                await asyncio.gather(
+                    *(apply_manifest(client, manifests.RESOURCES[manifest["kind"]], manifest) for manifest in group)
+                )
             await asyncio.gather(*(_wait_established(client, definition) for definition in definitions))
             await _create(client, OFFLOAD_POLICY.resource, manifests.default_policy())
     finally:
@@ -65,7 +68,7 @@ async def install_node(path: Path, authority: bytes, *, enforces_policies: bool)
             (metrics_api.API_SERVICE, registered),
             *policy_manifests.rights(SERVICE_PROXY.name),
         ):
-            await client.apply(resource, manifest, Object)
+            await apply_manifest(client, resource, manifest)
         await _apply_warnings(client, warnings)
         for resource, manifest in obsolete:
             found = await client.find(resource, "", manifest["metadata"]["name"], Object)
@@ -79,7 +82,7 @@ async def _apply_warnings(client: Client, policies: Iterable[tuple[Resource, Man
     """Apply policies that only warn. Kubernetes before 1.30 does not serve their kind: there it gives no warnings."""
     try:
         for resource, manifest in policies:
-            await client.apply(resource, manifest, Object)
+            await apply_manifest(client, resource, manifest)
     except NotFound:
         log.warning("admission policies not served, no warnings for ignored fields")
 
@@ -116,12 +119,20 @@ async def _absent_or_ours(client: Client, definitions: list[Manifest]) -> list[M
     return desired
 
 
-async def _apply(client: Client, manifest: Manifest) -> None:
+async def apply_manifest(client: Client, resource: Resource, manifest: Manifest) -> None:
+    """Apply a manifest. Retries if the API server, which may just have started, does not take it at once."""
+    interruptions = 0
     while True:
         try:
-            await client.apply(manifests.RESOURCES[manifest["kind"]], manifest, Object)
+            await client.apply(resource, manifest, Object)
         except Conflict:
             # The API server itself writes to a CRD while it begins to serve it: a retry succeeds.
+            continue
+        except (Unreachable, ReplyLost):
+            interruptions += 1
+            if interruptions > _MAX_INTERRUPTIONS:
+                raise
+            await asyncio.sleep(_POLL_SECONDS)
             continue
         except Throttled as error:
             await asyncio.sleep(error.retry_after or 1.0)

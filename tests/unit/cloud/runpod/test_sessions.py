@@ -77,6 +77,18 @@ async def test_mapped_tcp_port_carries_bytes_both_ways_to_the_end():
 
 
 @virtual
+async def test_dial_to_a_running_pod_that_no_list_shows_yet_says_to_retry():
+    async with scene() as at:
+        made = await at.account.create(launch_spec(options=(("ports", "5432/tcp"),)))
+        at.account._directory.update([], is_complete=True)
+        while (await at.account.get(made.id)).state != "running":  # noqa: ASYNC110 (asking is the only way)
+            await asyncio.sleep(0.1)
+        with pytest.raises(Rejected, match=r"does not list pod .* yet") as caught:
+            await at.account.dial(made.id, 5432)
+        assert caught.value.reason == "PortNotMapped"
+
+
+@virtual
 async def test_port_that_is_not_mapped_yet_or_not_exposed_says_which():
     async with scene(port=60.0) as at:
         made = await running_pod(at, "5432/tcp")

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 30
 _POLL_SECONDS = 0.05
-_MAX_INTERRUPTIONS = 20
+_MAX_INTERRUPTIONS = 5
 
 
 async def install(path: Path) -> None:

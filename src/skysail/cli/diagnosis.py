@@ -93,15 +93,15 @@ def progress(reported: Progress, now: datetime) -> str:
         "" if reported.percent is None else f"{reported.percent}%",
         "" if reported.epoch is None else f"epoch {reported.epoch}",
         "" if reported.step is None else f"step {reported.step}",
-        *(f"{metric.name} {metric.value}" for metric in reported.metrics if metric.name not in _shown(reported)),
+        *(f"{metric.name} {metric.value}" for metric in reported.metrics if metric.name not in _named_metrics(reported)),
         _to_go(reported),
         "" if reported.last_updated_time is None else f"reported {since(reported.last_updated_time, now)} ago",
     ]
     return ", ".join(part for part in parts if part)
 
 
-def _shown(reported: Progress) -> frozenset[str]:
-    """Return the metrics that are the epoch and the step, if these are shown."""
+def _named_metrics(reported: Progress) -> frozenset[str]:
+    """Return the metrics that repeat the epoch or the step of the same line."""
     names = (() if reported.epoch is None else EPOCH_METRICS, () if reported.step is None else STEP_METRICS)
     return frozenset(name for group in names for name in group)
 

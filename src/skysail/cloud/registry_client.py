@@ -49,11 +49,11 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """A registry or a mirror from which a repository is read. `shown` names it in messages."""
+    """A registry or a mirror from which a repository is read. `title` names it in messages."""
 
     origin: str
     path: str
-    shown: str
+    title: str
 
 
 class RegistryClient:
@@ -92,7 +92,7 @@ class RegistryClient:
         """
         mirror = self._mirrors.find(name.registry) if credentials is None else None
         if mirror is not None:
-            return Repository(self, name, None, _Source(mirror.origin, mirror.prefix + name.repository, mirror.shown))
+            return Repository(self, name, None, _Source(mirror.origin, mirror.prefix + name.repository, mirror.title))
         origin = f"{self._addresses.scheme(name.api_host)}://{name.api_host}"
         return Repository(self, name, credentials, _Source(origin, name.repository, f"registry {name.registry}"))
 
@@ -264,10 +264,10 @@ class Repository:
         if status in {_UNAUTHORIZED, _FORBIDDEN}:
             raise self._no_permission(status)
         if status == _NOT_FOUND:
-            raise self._rejected(f"{self._source.shown} does not have it. Check the name and the tag, or set `command`")
+            raise self._rejected(f"{self._source.title} does not have it. Check the name and the tag, or set `command`")
         if status == _TOO_MANY:
             raise Throttled(
-                f"Image {_shown(self._name)} cannot be read now: {self._source.shown} limits requests. Retried; set "
+                f"Image {_readable(self._name)} cannot be read now: {self._source.title} limits requests. Retried; set "
                 "`command` to do without it.",
                 _retry_after(answer.headers.get("Retry-After", "")),
             )
@@ -278,19 +278,19 @@ class Repository:
             fix = "Create a pull secret, and name it in `imagePullSecrets`"
         else:
             fix = f"Check user {self._credentials.username} of the pull secret, and what it may read"
-        return self._rejected(f"{self._source.shown} answered {status}. {fix}")
+        return self._rejected(f"{self._source.title} answered {status}. {fix}")
 
     def _rejected(self, reason: str) -> Rejected:
-        return Rejected(Reason.ENTRYPOINT_UNKNOWN, f"Image {_shown(self._name)} cannot be read: {reason}.")
+        return Rejected(Reason.ENTRYPOINT_UNKNOWN, f"Image {_readable(self._name)} cannot be read: {reason}.")
 
     def _unknown(self, reason: str) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"Image {_shown(self._name)} cannot be read now: {self._source.shown} {reason}. Retried; set "
+            f"Image {_readable(self._name)} cannot be read now: {self._source.title} {reason}. Retried; set "
             "`command` to do without it."
         )
 
 
-def _shown(name: ImageName) -> str:
+def _readable(name: ImageName) -> str:
     separator = "@" if name.digest else ":"
     return f"{name.registry}/{name.repository}{separator}{name.reference}"
 

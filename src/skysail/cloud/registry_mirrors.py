@@ -18,7 +18,7 @@ class Mirror(msgspec.Struct, frozen=True):
     prefix: str = ""
 
     @property
-    def shown(self) -> str:
+    def title(self) -> str:
         """Return how messages name the mirror."""
         return f"mirror {self.origin}/{self.prefix} of registry {self.registry}"
 

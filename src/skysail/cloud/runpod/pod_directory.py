@@ -30,8 +30,8 @@ class PodDirectory:
 
     def update(self, pods: Iterable[api.Pod], *, is_complete: bool) -> None:
         """Take over a list. An incomplete one removes no pod."""
-        shown = {pod.id: pod for pod in pods}
-        self._pods = shown if is_complete else self._pods | shown
+        listed = {pod.id: pod for pod in pods}
+        self._pods = listed if is_complete else self._pods | listed
         self._listed_at = self._clock()
 
     async def find(self, id_: str) -> api.Pod | None:

@@ -93,7 +93,11 @@ def progress(reported: Progress, now: datetime) -> str:
         "" if reported.percent is None else f"{reported.percent}%",
         "" if reported.epoch is None else f"epoch {reported.epoch}",
         "" if reported.step is None else f"step {reported.step}",
-        *(f"{metric.name} {metric.value}" for metric in reported.metrics if metric.name not in _named_metrics(reported)),
+        *(
+            f"{metric.name} {metric.value}"
+            for metric in reported.metrics
+            if metric.name not in _named_metrics(reported)
+        ),
         _to_go(reported),
         "" if reported.last_updated_time is None else f"reported {since(reported.last_updated_time, now)} ago",
     ]

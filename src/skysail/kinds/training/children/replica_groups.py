@@ -23,8 +23,8 @@ _AS_A_WORKER = RoleSpec()
 class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Identical pods of one role.
 
-    `is_decisive`: the job succeeds with this group, and the other groups are terminated. `winner`: index of the pod
-    that decides for the group; None means all pods.
+    `decides_success`: the job succeeds with this group, and the other groups are terminated. `success_index`: index of
+    the pod that decides for the group; None means all pods.
     """
 
     role: RoleName
@@ -40,26 +40,24 @@ class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 def replica_groups(spec: TrainingJobSpec) -> tuple[ReplicaGroup, ...]:
     """Return all groups of the job in the order of ranks."""
-    replica_roles = spec.roles
-    if replica_roles is None:
+    roles = spec.roles
+    if roles is None:
         return (_workers(spec),)
-    replica_groups: list[ReplicaGroup] = []
-    if replica_roles.chief is not None:
-        replica_groups.append(_group(spec, "chief", replica_roles.chief, is_decisive=True))
-    replica_groups.append(_workers(spec))
-    if replica_roles.parameter_servers is not None:
-        replica_groups.append(
-            _group(spec, "ps", replica_roles.parameter_servers, replicas=replica_roles.parameter_servers.replicas)
-        )
-    if replica_roles.evaluator is not None:
-        replica_groups.append(_group(spec, "evaluator", replica_roles.evaluator))
-    return tuple(replica_groups)
+    groups: list[ReplicaGroup] = []
+    if roles.chief is not None:
+        groups.append(_group(spec, "chief", roles.chief, decides_success=True))
+    groups.append(_workers(spec))
+    if roles.parameter_servers is not None:
+        groups.append(_group(spec, "ps", roles.parameter_servers, replicas=roles.parameter_servers.replicas))
+    if roles.evaluator is not None:
+        groups.append(_group(spec, "evaluator", roles.evaluator))
+    return tuple(groups)
 
 
 def max_pods(spec: TrainingJobSpec) -> int:
     """Return the maximum number of pods of one attempt, including elastic growth."""
-    beside = sum(replica_group.replicas for replica_group in replica_groups(spec) if replica_group.role != "worker")
-    return beside + (spec.elastic.max if spec.elastic and is_elastic(spec) else spec.workers)
+    others = sum(group.replicas for group in replica_groups(spec) if group.role != "worker")
+    return others + (spec.elastic.max if spec.elastic and is_elastic(spec) else spec.workers)
 
 
 def min_pods(spec: TrainingJobSpec, replica_group: ReplicaGroup) -> int:
@@ -88,8 +86,8 @@ def _workers(spec: TrainingJobSpec) -> ReplicaGroup:
         "worker",
         _AS_A_WORKER,
         replicas=spec.workers,
-        is_decisive=not has_chief,
-        winner=_COORDINATOR if alone_decides else None,
+        decides_success=not has_chief,
+        success_index=_COORDINATOR if alone_decides else None,
     )
 
 
@@ -99,8 +97,8 @@ def _group(
     role_spec: RoleSpec,
     *,
     replicas: int = 1,
-    is_decisive: bool = False,
-    winner: int | None = None,
+    decides_success: bool = False,
+    success_index: int | None = None,
 ) -> ReplicaGroup:
     """Return the group. Fields that the role does not set are those of a worker; `args` belong to `command`."""
     resources = role_spec.resources or spec.resources or ResourceRequirements()
@@ -115,8 +113,8 @@ def _group(
         args=role_spec.args if role_spec.command or role_spec.args else spec.args,
         resources=resources,
         gpus=(spec.gpu_per_worker if shares_gpus else 0) or _gpus(resources),
-        decides_success=is_decisive,
-        success_index=winner,
+        decides_success=decides_success,
+        success_index=success_index,
     )
 
 

@@ -29,7 +29,7 @@ class ServingRuntime(msgspec.Struct, frozen=True, kw_only=True):
     - `predict`: path for predictions; `instances_field` is the request field that holds the rows, if there is one.
     - `infer`: path for the Open Inference Protocol, if it differs from `predict`.
     - `metrics`: (port, path); `stats`: path with recent request counts.
-    - `unloadable`: file extensions that the runtime cannot serve; `instead` is the fix.
+    - `unsupported_suffixes`: file extensions that the runtime cannot serve; `hint` is the fix.
     - `warning`: sentence for users who choose the runtime.
     - `drains`: whether the server keeps answering after SIGTERM until every node knows that it terminates.
     """

@@ -47,7 +47,7 @@ def commands_page() -> str:
     """Return the reference of the command line, as `--help` tells it."""
     lines = [
         "# Commands\n",
-        "`skysail COMMAND --help` tells the same. As a kubectl plugin: `kubectl skysail COMMAND`.\n",
+        "`skysail COMMAND --help` prints the same. As a kubectl plugin: `kubectl skysail COMMAND`.\n",
     ]
     lines += _commands(typer.main.get_command(application()), "skysail")
     return _HEADER + "\n".join(lines)

@@ -30,7 +30,7 @@ _BOUNDS = {
 
 
 def api_page(kinds: Iterable[CustomKind]) -> str:
-    parts = ["# API reference\n\nEvery kind, every field. `kubectl explain` tells the same.\n"]
+    parts = ["# API reference\n\nEvery kind, every field. `kubectl explain` prints the same.\n"]
     parts += [_kind(kind) for kind in kinds]
     return _HEADER + "\n".join(parts)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import JOB, POD, Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client import kubeconfig
@@ -26,6 +27,9 @@ from skysail.kube.client.kubeconfig import Access
 from skysail.local.cluster.home import Home
 
 _NEAR = 3
+_MAX_NAMED_KINDS = 2
+# Kinds of Kubernetes itself: that they are served says nothing about Skysail.
+_BUILT_IN = (JOB, POD)
 _SERVED = (MODEL_DEPLOYMENT, ML_MODEL)
 
 T = TypeVar("T")
@@ -69,12 +73,6 @@ def access(path: Path | None, context: str | None) -> Access:
     return kubeconfig.find(path, context)
 
 
-async def training_job(client: Client, namespace: str, name: str) -> TrainingJob:
-    found = await find_one((TRAINING_JOB,), client, Key(namespace, name))
-    assert isinstance(found, TrainingJob)
-    return found
-
-
 async def model(client: Client, namespace: str, desired: str) -> Model:
     """Return a ModelDeployment or an MLModel. `desired` is its name, or `kind/name` if both have that name."""
     kind, slash, name = desired.rpartition("/")
@@ -95,7 +93,7 @@ async def find_one(kinds: tuple[CustomKind, ...], client: Client, desired: Key) 
             there: Object = await client.get(kind.resource, desired.namespace, desired.name, kind.struct)
             found[kind.resource.kind] = there
     if not found:
-        raise await _not_there(client, kinds, desired)
+        raise await not_found(client, [kind.resource for kind in kinds], desired)
     if len(found) > 1:
         named = " or ".join(f"{kind.lower()}/{desired.name}" for kind in found)
         raise Ambiguous(f"Namespace {desired.namespace} has a {' and a '.join(found)} {desired.name}. Write {named}.")
@@ -146,28 +144,37 @@ def _spellings(kind: CustomKind) -> tuple[str, ...]:
     return (resource.kind.lower(), resource.plural, *kind.short_names)
 
 
-async def _not_there(client: Client, kinds: tuple[CustomKind, ...], desired: Key) -> ObjectNotFound:
-    what = " or ".join(kind.resource.kind for kind in kinds)
-    several = " or ".join(f"{kind.resource.kind}s" for kind in kinds)
-    try:
-        known = [key for kind in kinds for key in await _names(client, kind)]
-    except (NotFound, NotServed):
+async def not_found(client: Client, resources: Sequence[Resource], desired: Key) -> ObjectNotFound:
+    """Return the error for an object of one of these kinds, with the namespaces that have its name or similar names."""
+    listed = {resource: await _keys(client, resource) for resource in resources}
+    ours = [resource for resource in resources if resource not in _BUILT_IN]
+    if ours and all(listed[resource] is None for resource in ours):
         return ObjectNotFound(
-            f"This cluster has no {several}: Skysail is not installed. `skysail up` starts a cluster with it."
+            f"This cluster has no {ours[0].kind}s: Skysail is not installed. `skysail up` starts a cluster with it."
         )
-    except Forbidden:
-        known = []
-    elsewhere = sorted(key.namespace for key in known if key.name == desired.name)
-    here = [key.name for key in known if key.namespace == desired.namespace]
+    kinds = [resource.kind for resource in resources]
+    is_named = len(kinds) <= _MAX_NAMED_KINDS
+    what = " or ".join(kinds) if is_named else "Object"
     missing = f"{what} {desired.name} not found in namespace {desired.namespace}"
+    keys = [key for found in listed.values() for key in found or () if key.namespace]
+    elsewhere = sorted({key.namespace for key in keys if key.name == desired.name})
     if elsewhere:
         return ObjectNotFound(f"{missing}. It exists in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
+    here = [key.name for key in keys if key.namespace == desired.namespace]
     near = difflib.get_close_matches(desired.name, here, _NEAR)
     if near:
         return ObjectNotFound(f"{missing}. Similar names: {', '.join(near)}.")
-    there = sorted({key.namespace for key in known})
+    if not is_named:
+        return ObjectNotFound(f"{missing}. `skysail get -A` lists what exists.")
+    several, there = " or ".join(f"{kind}s" for kind in kinds), sorted({key.namespace for key in keys})
     return ObjectNotFound(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
 
 
-async def _names(client: Client, kind: CustomKind) -> list[Key]:
-    return [item.metadata.key for item in await client.list_objects(kind.resource, "", {}, Object)]
+async def _keys(client: Client, resource: Resource) -> list[Key] | None:
+    """Return the keys of all objects of a kind. Empty if the user may not list them, None if the kind is not served."""
+    try:
+        return [each.metadata.key for each in await client.list_objects(resource, "", {}, Object)]
+    except Forbidden:
+        return []
+    except (NotFound, NotServed):
+        return None

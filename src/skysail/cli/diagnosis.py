@@ -16,6 +16,7 @@ from skysail.core import conditions
 from skysail.kinds.training.api.training_job import (
     EPOCH_METRICS,
     STEP_METRICS,
+    TRAINING_JOB,
     Attempt,
     Failure,
     LatestCheckpoint,
@@ -56,8 +57,9 @@ _ADVICE: dict[str, str] = {
     Reason.CRASH_LOOP: "Correct the program or the spec; a change of the spec starts a new attempt.",
 }
 _FULL_PERCENT = 100
-_RECREATE_HINT = (
-    "Correct it, then delete the TrainingJob and create it again. Reported checkpoints stay, unless "
+_RECREATE_HINT = "Correct it, then delete the {kind} and create it again."
+_CHECKPOINT_HINT = (
+    " Reported checkpoints stay, unless "
     "spec.checkpoint.retain says otherwise: name their PVC in spec.checkpoint.claimName to resume from them."
 )
 _UNSEEN = (
@@ -176,7 +178,10 @@ def _advice(job: TrainingJob) -> str:
     if condition is None:
         return _UNSEEN
     if job.status.phase == "Failed":
-        return _RECREATE_HINT
+        owner = job.metadata.controller
+        if owner is not None:
+            return _RECREATE_HINT.format(kind=owner.kind)
+        return _RECREATE_HINT.format(kind=TRAINING_JOB.resource.kind) + _CHECKPOINT_HINT
     is_held = job.status.phase == "Suspended" and condition.reason == Reason.PODS_TERMINATING
     advice = _ADVICE.get(
         Reason.SUSPENDED if is_held else condition.reason, "See `kubectl describe trainingjob {name} -n {namespace}`."

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from skysail.base import terminal_text
+from skysail.base.names import Condition
 from skysail.claims.types import CloudInstance
 from skysail.core import pod_pending
 from skysail.kinds.serving.api.types import MLModel, ModelDeployment
-from skysail.kube.api.workloads import Pod
+from skysail.kinds.training.api.training_job import TrainingJob
+from skysail.kube.api.workloads import Job, Pod, Terminated
 
 _LOG_LINES = 10
 
@@ -33,18 +35,67 @@ def model(found: ModelDeployment | MLModel) -> Iterator[str]:
         yield f"What to do: Correct what the message names; `kubectl describe {kind.lower()} {meta.name}` shows more."
 
 
-def pod(found: Pod) -> Iterator[str]:
+def pod(found: Pod, log: Sequence[str] = ()) -> Iterator[str]:
+    """Explain a pod. `log`: the last lines of the container that failed."""
     meta, status = found.metadata, found.status
     node = f"on node {found.spec.node_name}" if found.spec.node_name else "without a node"
     yield f"{meta.namespace}/{meta.name}: {status.phase or 'not seen yet'} (Pod {node})"
-    reason = pod_pending.pending_reason(found, f"Pod {meta.name}")
-    if reason is not None:
-        yield f"Why: {reason.message}"
-    for container in found.containers:
-        ended = container.state.terminated
-        if ended is not None and ended.exit_code:
-            text = f": {terminal_text.strip_control(ended.message).strip()}" if ended.message.strip() else ""
-            yield f"Container {container.name} failed: {ended.reason}, exit code {ended.exit_code}{text}"
+    reason = _pending_message(found)
+    if reason:
+        yield f"Why: {reason}"
+    failure = failed_container(found)
+    if failure is not None:
+        container, ended = failure
+        text = f": {terminal_text.strip_control(ended.message).strip()}" if ended.message.strip() else ""
+        yield f"Container {container} failed: {ended.reason}, exit code {ended.exit_code}{text}"
+    if failure is not None and log:
+        yield "Its last log lines:"
+        yield from (f"  {line}" for line in log)
+
+
+def failed_container(found: Pod) -> tuple[str, Terminated] | None:
+    """Return name and end of the container that failed first, also if it waits for its next run.
+
+    Returns None if no container failed.
+    """
+    again = (
+        (container.name, container.last_state.terminated)
+        for container in found.containers
+        if container.state.waiting is not None and container.last_state.terminated is not None
+    )
+    return found.termination or next(((name, end) for name, end in again if end.exit_code), None)
+
+
+def _pending_message(found: Pod) -> str:
+    """Return why the pod does not run. Empty if no reason is known.
+
+    For a pod that asks for a cloud, the scheduler's message would only say that no node in the cluster fits.
+    """
+    offload = next((row for row in found.status.conditions if row.type == Condition.OFFLOAD), None)
+    if not found.spec.node_name and offload is not None and offload.status == "False":
+        return offload.message
+    reason = pod_pending.pending_reason(found, f"Pod {found.metadata.name}")
+    return "" if reason is None else reason.message
+
+
+def headline(kind: str, found: Any, training: TrainingJob) -> str:
+    """Return the first line about an object that a TrainingJob runs."""
+    meta = found.metadata
+    phase = getattr(found.status, "phase", None) or training.status.phase or "not seen yet"
+    return f"{meta.namespace}/{meta.name}: {phase} ({kind}, run by TrainingJob {training.metadata.name})"
+
+
+def job(found: Job, pods: Sequence[Pod], log: Sequence[str] = ()) -> Iterator[str]:
+    """Explain a Job of Kubernetes by its condition and its newest pod, whose log these lines end."""
+    meta, end = found.metadata, found.success or found.failed
+    phase = "Succeeded" if found.success else "Failed" if found.failed else "Running" if pods else "Pending"
+    yield f"{meta.namespace}/{meta.name}: {phase} (Job, {len(pods)} pods)"
+    if end is not None and end.message:
+        yield f"Why: {end.message}"
+    elif not pods:
+        yield "Why: the Job has no pods. Check whether it is suspended, and `kubectl describe job` for errors."
+    if pods:
+        yield from pod(pods[-1], log)
 
 
 def claim(found: CloudInstance) -> Iterator[str]:
@@ -64,9 +115,12 @@ def other(kind: str, found: Any) -> Iterator[str]:
     meta, status = found.metadata, found.status
     name = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
     phase = getattr(status, "phase", None) or getattr(status, "state", None)
-    yield f"{name}: {phase or 'no phase'} ({kind})"
+    yield f"{name}: {phase} ({kind})" if phase else f"{name} ({kind})"
     conditions = [condition for condition in getattr(status, "conditions", ()) if condition.message]
+    seen: set[str] = set()
     for condition in conditions:
-        yield f"{condition.type} is {condition.status}: {condition.message}"
+        if condition.message not in seen:
+            yield f"{condition.type} is {condition.status}: {condition.message}"
+        seen.add(condition.message)
     if not conditions:
         yield "Why: no status reported yet."

@@ -1,4 +1,4 @@
-"""Rows of `skysail get` without a name: trainings and models with phase and progress."""
+"""Rows of `skysail get` without a name: trainings, models and endpoints with phase, progress and cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from skysail.cli import text_table
 from skysail.cli.diagnosis import main_condition
 from skysail.cli.durations import since
 from skysail.core import pod_pending
+from skysail.kinds.modal_endpoints.types import MODAL_ENDPOINT, MODAL_FUNCTION
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
+from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kinds.training.api.train_job import TRAIN_JOB
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.resources import Resource
@@ -20,20 +23,25 @@ from skysail.kube.api.workloads import Pod
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import NotFound, NotServed
 
-Group = Literal["all", "jobs", "models"]
+Group = Literal["all", "jobs", "models", "endpoints"]
 GROUPS: dict[str, Group] = {
     **dict.fromkeys(("job", "jobs", "tj", "trainingjob", "trainingjobs"), "jobs"),
     **dict.fromkeys(("model", "models", "md", "mlm", "modeldeployments", "mlmodels"), "models"),
+    **dict.fromkeys(("endpoint", "endpoints", "modalendpoints", "functions", "modalfunctions"), "endpoints"),
     "all": "all",
 }
+_JOBS = (TRAINING_JOB, MODAL_JOB, TRAIN_JOB)
+_MODELS = (MODEL_DEPLOYMENT, ML_MODEL)
+_ENDPOINTS = (MODAL_ENDPOINT, MODAL_FUNCTION)
 _KINDS: dict[Group, tuple[CustomKind, ...]] = {
-    "jobs": (TRAINING_JOB,),
-    "models": (MODEL_DEPLOYMENT, ML_MODEL),
-    "all": (TRAINING_JOB, MODEL_DEPLOYMENT, ML_MODEL),
+    "jobs": _JOBS,
+    "models": _MODELS,
+    "endpoints": _ENDPOINTS,
+    "all": (*_JOBS, *_MODELS, *_ENDPOINTS),
 }
 _MAX_MESSAGE = 80
 _HEADER = ("KIND", "NAME", "PHASE", "PROGRESS", "COST", "AGE", "MESSAGE")
-_QUIET = {"Running", "Succeeded", "Ready"}
+_QUIET = {"Running", "Succeeded", "Ready", "Deployed"}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -51,19 +59,35 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 async def read(client: Client, group: Group, namespace: str) -> list[Row]:
-    """Return the objects of these kinds; an empty namespace means all. A kind that the cluster lacks has none."""
-    found: list[Row] = []
+    """Return the objects of these kinds; an empty namespace means all. A kind that the cluster lacks has none.
+
+    A ModalJob or TrainJob and the TrainingJob that runs it are one row.
+    """
+    found: list[tuple[Resource, Any]] = []
     for kind in _KINDS[group]:
         try:
             objects = await client.list_objects(kind.resource, namespace, {}, kind.struct)
         except (NotFound, NotServed):
             continue
-        found += [row(kind.resource, each) for each in objects]
-    return sorted(found, key=lambda each: (each.namespace, each.kind, each.name))
+        found += [(kind.resource, each) for each in objects]
+    uids = {each.metadata.uid for _, each in found}
+    trainings = {
+        owner.uid: each
+        for _, each in found
+        if isinstance(each, TrainingJob) and (owner := each.metadata.controller) is not None and owner.uid in uids
+    }
+    hidden = {each.metadata.uid for each in trainings.values()}
+    rows = [
+        row(resource, each, trainings.get(each.metadata.uid))
+        for resource, each in found
+        if each.metadata.uid not in hidden
+    ]
+    return sorted(rows, key=lambda each: (each.namespace, each.kind, each.name))
 
 
-def row(resource: Resource, object_: Any) -> Row:
-    progress, message = _state(object_)
+def row(resource: Resource, object_: Any, training: TrainingJob | None = None) -> Row:
+    """Return the row of an object. `training`: the TrainingJob that runs it, if there is one."""
+    progress, message = _state(training or object_)
     kind = f"{resource.kind.lower()}.{resource.group}" if resource.group else resource.kind.lower()
     status = getattr(object_, "status", None)
     return Row(
@@ -71,9 +95,9 @@ def row(resource: Resource, object_: Any) -> Row:
         namespace=object_.metadata.namespace,
         name=object_.metadata.name,
         resource=f"{kind}/{object_.metadata.name}",
-        phase=getattr(status, "phase", None) or getattr(status, "state", None) or "",
+        phase=_phase(status) or ("" if training is None else training.status.phase or ""),
         progress=progress,
-        cost=_cost(object_),
+        cost=_cost(training or object_),
         message=message,
         creation_timestamp=object_.metadata.creation_timestamp or "",
     )
@@ -92,6 +116,10 @@ def _state(object_: Any) -> tuple[str, str]:
     return "", next((condition.message for condition in conditions if condition.status == "False"), "")
 
 
+def _phase(status: Any) -> str:
+    return getattr(status, "phase", None) or getattr(status, "state", None) or ""
+
+
 def _cost(object_: Any) -> str:
     """Return the price and the cost at clouds; empty for what runs in the cluster."""
     status = getattr(object_, "status", None)
@@ -101,15 +129,19 @@ def _cost(object_: Any) -> str:
     return ", ".join(word for word in words if word)
 
 
-def render(rows: list[Row], now: datetime, *, with_namespace: bool) -> list[str]:
-    """Return the lines of the table. Messages of objects that run well are left out, and long ones are shortened."""
+def render(rows: list[Row], now: datetime, *, with_namespace: bool, for_terminal: bool = False) -> list[str]:
+    """Return the lines of the table. Messages of objects that run well are left out.
+
+    Long messages are shortened for a terminal only: in a pipe, programs read them.
+    """
     header = ("NAMESPACE", *_HEADER) if with_namespace else _HEADER
-    return text_table.render(header, [_cells(each, now, with_namespace=with_namespace) for each in rows])
+    limit = _MAX_MESSAGE if for_terminal else None
+    return text_table.render(header, [_cells(each, now, with_namespace=with_namespace, limit=limit) for each in rows])
 
 
-def _cells(each: Row, now: datetime, *, with_namespace: bool) -> tuple[str, ...]:
+def _cells(each: Row, now: datetime, *, with_namespace: bool, limit: int | None) -> tuple[str, ...]:
     message = "" if each.phase in _QUIET else " ".join(each.message.split())
-    short = message if len(message) <= _MAX_MESSAGE else message[:_MAX_MESSAGE].rpartition(" ")[0] + " …"
+    short = message if limit is None or len(message) <= limit else message[:limit].rpartition(" ")[0] + " …"
     age = since(each.creation_timestamp, now) if each.creation_timestamp else ""
     cells = (each.kind, each.name, each.phase or "-", each.progress or "-", each.cost or "-", age or "-", short)
     return (each.namespace, *cells) if with_namespace else cells

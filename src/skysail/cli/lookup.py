@@ -9,22 +9,29 @@ from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cli import cluster
 from skysail.cli.cluster import Ambiguous, ObjectNotFound
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT
-from skysail.kinds.training.api.training_job import TRAINING_JOB
-from skysail.kube.api.objects import Object
-from skysail.kube.api.resources import POD, Resource
-from skysail.kube.api.workloads import Pod
+from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kinds.training.api.train_job import TRAIN_JOB
+from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kinds.training.children import modal_job, train_job
+from skysail.kube.api.objects import Key, Object
+from skysail.kube.api.resources import JOB, POD, Resource
+from skysail.kube.api.workloads import Job, Pod
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Forbidden, NotServed
 
+_Kind = tuple[tuple[str, ...], Resource, Any]
+
 _MAIN = (TRAINING_JOB, MODEL_DEPLOYMENT, ML_MODEL)
 _OTHERS = tuple(kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind not in (*_MAIN, CLOUD_INSTANCE))
-# Spellings, resource, type. Pods and claims are last: their names are made from those of other objects. Other kinds are
-# before them, because a ModalJob becomes a TrainingJob of the same name.
-_KINDS: tuple[tuple[tuple[str, ...], Resource, Any], ...] = (
+# Kinds that a TrainingJob runs, with the name of that TrainingJob.
+_CHILD_NAMES = {MODAL_JOB.resource: modal_job.child_name, TRAIN_JOB.resource: train_job.child_name}
+# Spellings, resource, type. Jobs, pods and claims are last: their names are made from those of other objects.
+_KINDS: tuple[_Kind, ...] = (
     *(
         ((kind.resource.kind.lower(), kind.resource.plural, *kind.short_names), kind.resource, kind.struct)
         for kind in (*_MAIN, *_OTHERS)
     ),
+    (("job", "jobs"), JOB, Job),
     (("pod", "pods", "po"), POD, Pod),
     (("cloudinstance", "cloudinstances", "ci", "claim", "claims"), CLOUD_INSTANCE.resource, CloudInstance),
 )
@@ -32,10 +39,11 @@ _PRIMARY = {kind.resource.kind for kind in _MAIN}
 
 
 class Found(NamedTuple):
-    """An object and its kind."""
+    """An object and its kind. `training`: the TrainingJob that runs a ModalJob or TrainJob, once it exists."""
 
     resource: Resource
     object: Any
+    training: TrainingJob | None = None
 
 
 async def find(client: Client, namespace: str, desired: str) -> Found:
@@ -50,14 +58,32 @@ async def find(client: Client, namespace: str, desired: str) -> Found:
     if len(main) > 1:
         named = " or ".join(f"{each.resource.kind.lower()}/{name}" for each in main)
         raise Ambiguous(f"Namespace {namespace} has several objects {name}. Write {named}.")
-    if found:
-        return found[0]
-    if slash and len(kinds) == 1 and kinds[0][1] is not TRAINING_JOB.resource:
-        raise ObjectNotFound(f"{kinds[0][1].kind} {name} not found in namespace {namespace}.")
-    return Found(TRAINING_JOB.resource, await cluster.training_job(client, namespace, name))
+    if not found:
+        raise await cluster.not_found(client, [row[1] for row in kinds], Key(namespace, name))
+    return found[0]._replace(training=await _training(client, found[0]))
 
 
-async def _get(client: Client, row: tuple[tuple[str, ...], Resource, Any], namespace: str, name: str) -> Object | None:
+def is_run_by(training: TrainingJob, object_: Object) -> bool:
+    """Return whether the TrainingJob was made for this ModalJob or TrainJob."""
+    return training.metadata.is_controlled_by(object_.metadata)
+
+
+def child_name(resource: Resource, name: str) -> str | None:
+    """Return the name of the TrainingJob that runs an object of this kind. Returns None for other kinds."""
+    name_of = _CHILD_NAMES.get(resource)
+    return None if name_of is None else name_of(name)
+
+
+async def _training(client: Client, found: Found) -> TrainingJob | None:
+    metadata = found.object.metadata
+    child = child_name(found.resource, metadata.name)
+    if child is None:
+        return None
+    training = await client.find(TRAINING_JOB.resource, metadata.namespace, child, TrainingJob)
+    return training if training is not None and is_run_by(training, found.object) else None
+
+
+async def _get(client: Client, row: _Kind, namespace: str, name: str) -> Object | None:
     _, resource, type_ = row
     try:
         found: Object | None = await client.find(resource, namespace if resource.namespaced else "", name, type_)

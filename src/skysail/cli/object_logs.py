@@ -9,34 +9,36 @@ from skysail.base import terminal_text
 from skysail.base.errors import UserError
 from skysail.base.names import Label
 from skysail.claims.types import CloudInstance
+from skysail.cli import explanations
 from skysail.cli.lookup import Found
 from skysail.kinds.serving.api.types import MLModel, ModelDeployment
-from skysail.kinds.training.api.modal_job import MODAL_JOB
-from skysail.kinds.training.api.train_job import TRAIN_JOB
 from skysail.kube.api.resources import POD
-from skysail.kube.api.workloads import Container, Pod
+from skysail.kube.api.workloads import Container, Job, Pod
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import Invalid, NotFound
+from skysail.kube.client.errors import Invalid, KubeError, NotFound
 
+# Set by the Job controller on the pods of a Job.
+_JOB_UID = "batch.kubernetes.io/controller-uid"
+# What `skysail why` shows of a log. A node that does not answer must not hold up the explanation.
+_LAST_LINES = 10
+_READ_SECONDS = 5.0
 _ENDPOINTS = {"ModalEndpoint", "ModalFunction"}
-_TRANSLATED = {MODAL_JOB.resource, TRAIN_JOB.resource}
 
 
 class NoLogs(UserError):
     """The object has no pods with logs. The message says why."""
 
 
-def is_translated(found: Found) -> bool:
-    """Return whether the object becomes a TrainingJob of the same name, which has the pods."""
-    return found.resource in _TRANSLATED
-
-
 async def print_all(
     client: Client, found: Found, print_line: Callable[[str], None], *, tail: int | None, follow: bool
 ) -> None:
     """Print the logs of all containers that have started; with `follow`, until all have ended. Raises NoLogs."""
-    pods = await _pods(client, found)
-    places = [(pod, container.name) for pod in pods for container in pod.containers if _has_begun(container)]
+    places = [
+        (pod, container.name)
+        for pod in await pods(client, found)
+        for container in pod.containers
+        if _has_begun(container)
+    ]
     if not places:
         metadata = found.object.metadata
         raise NoLogs(
@@ -57,7 +59,20 @@ async def print_all(
         await print_one(*place)
 
 
-async def _pods(client: Client, found: Found) -> list[Pod]:
+async def last_lines_of_failed(client: Client, pod: Pod) -> list[str]:
+    """Return the end of the log of the container that failed. Empty if none failed, or its log cannot be read."""
+    failure = explanations.failed_container(pod)
+    if failure is None:
+        return []
+    query = {"container": failure[0], "tailLines": str(_LAST_LINES)}
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            return [terminal_text.strip_control(line) async for line in _lines(client, pod, query)]
+    except (KubeError, TimeoutError):
+        return []
+
+
+async def pods(client: Client, found: Found) -> list[Pod]:
     """Return the pods of an object. Raises NoLogs for a kind without pods."""
     object_, metadata = found.object, found.object.metadata
     if isinstance(object_, Pod):
@@ -66,18 +81,24 @@ async def _pods(client: Client, found: Found) -> list[Pod]:
         owner = object_.spec.owner
         pod = await client.find(POD, owner.namespace, owner.name, Pod) if owner.kind == POD.kind else None
         return [] if pod is None else [pod]
-    if isinstance(object_, ModelDeployment | MLModel):
+    label: str
+    if isinstance(object_, Job):
+        label = _JOB_UID
+    elif isinstance(object_, ModelDeployment | MLModel):
         label = Label.MODEL_UID
     elif found.resource.kind in _ENDPOINTS:
         label = Label.ENDPOINT_UID
     else:
-        raise NoLogs(f"{found.resource.kind} {metadata.name} has no pods, so it has no logs.")
+        why = f"`skysail why {found.resource.kind.lower()}/{metadata.name}` shows its state"
+        raise NoLogs(f"{found.resource.kind} {metadata.name} has no pods, so it has no logs. {why}.")
     query = {"labelSelector": f"{label}={metadata.uid}"}
     return sorted(await client.list_objects(POD, metadata.namespace, query, Pod), key=lambda pod: pod.metadata.name)
 
 
 def _has_begun(container: Container) -> bool:
-    return container.state.running is not None or container.state.terminated is not None
+    """Return whether the container has a log: of its current run, or of the last one while it waits for the next."""
+    runs = (container.state.running, container.state.terminated, container.last_state.terminated)
+    return any(run is not None for run in runs)
 
 
 async def _lines(client: Client, pod: Pod, query: dict[str, str]) -> AsyncIterator[str]:

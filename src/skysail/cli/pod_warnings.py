@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from skysail.base import terminal_text
 from skysail.cli import pod_logs
 from skysail.kinds.training.api.training_job import TrainingJob
@@ -13,6 +15,7 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError
 from skysail.kube.diagnostics import EventNote
 
+_NUMBER = re.compile(r"[0-9]+")
 _MAX_PODS = 20
 _MAX_LINES = 5
 
@@ -35,7 +38,9 @@ async def of_pod(client: Client, pod: Object) -> list[str]:
         rows = sorted(await _warnings(client, pod))
     except KubeError:
         return []
-    return list(dict.fromkeys(text for _, text in rows))[-_MAX_LINES:]
+    # Later rows replace earlier ones that differ in numbers only, such as the delay of a back-off.
+    newest = {_NUMBER.sub("#", text): text for _, text in rows}
+    return list(newest.values())[-_MAX_LINES:]
 
 
 async def _warnings(client: Client, pod: Object) -> list[tuple[str, str]]:

@@ -3,10 +3,14 @@
 from datetime import UTC, datetime
 
 import msgspec
+import pytest
 
 from skysail.cli import listing
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
+from skysail.kube.api.objects import Meta
+from skysail.kube.client.errors import NotServed
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 MADE = "2026-01-01T00:00:00Z"
@@ -38,7 +42,7 @@ def test_render_shows_phase_progress_and_the_message_of_what_does_not_run():
             MODEL_DEPLOYMENT.resource, model(phase="Validating", download={"percent": 7}, message="Downloading.")
         ),
     ]
-    header, *lines = [line.split() for line in listing.render(rows, NOW, with_namespace=True)]
+    header, *lines = [line.split() for line in listing.render(rows, NOW, with_namespace=True, for_terminal=True)]
     assert header == ["NAMESPACE", "KIND", "NAME", "PHASE", "PROGRESS", "COST", "AGE", "MESSAGE"]
     assert lines[0] == ["ml", "TrainingJob", NAME, "Running", "40%", "3.5", "USD/h,", "1.25", "USD", "60m"]
     assert lines[1] == ["ml", "ModelDeployment", "iris", "Ready", "1/2", "ready", "-", "60m"]
@@ -48,3 +52,49 @@ def test_render_shows_phase_progress_and_the_message_of_what_does_not_run():
 
 def test_row_has_the_name_that_kubectl_takes():
     assert listing.row(MODEL, model()).resource == "modeldeployment.mlops.sathvik.dev/iris"
+
+
+def test_render_for_a_pipe_keeps_whole_messages():
+    rows = [listing.row(MODEL, model(phase="Failed", message="word " * 40))]
+    assert listing.render(rows, NOW, with_namespace=False)[1].endswith("word")
+
+
+class Lists:
+    """Lists these objects, by kind; other kinds are not served."""
+
+    def __init__(self, **objects):
+        self._objects = objects
+
+    async def list_objects(self, resource, _namespace, _query, _type):
+        if resource.kind not in self._objects:
+            raise NotServed(404, "NotFound", "page not found")
+        return self._objects[resource.kind]
+
+
+@pytest.mark.parametrize("group", ["all", "jobs"])
+async def test_read_shows_a_modal_job_and_its_training_as_one_row(group):
+    owner = {
+        "apiVersion": "modal-operator.io/v1alpha1",
+        "kind": "ModalJob",
+        "name": "hi",
+        "uid": "m",
+        "controller": True,
+    }
+    meta = {"name": "hi", "namespace": "ml", "uid": "m"}
+    modal_job = msgspec.convert({"metadata": meta, "spec": {"image": "i"}, "status": {"phase": "Failed"}}, ModalJob)
+    child_meta = {
+        "name": "hi-modaljob",
+        "namespace": "ml",
+        "uid": "t",
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    owned = msgspec.structs.replace(
+        job(phase="Failed", cloud=CLOUD, progress={"percent": 40}), metadata=msgspec.convert(child_meta, Meta)
+    )
+    alone = job(phase="Running")
+    rows = await listing.read(Lists(ModalJob=[modal_job], TrainingJob=[alone, owned]), group, "")
+    assert [(row.kind, row.name, row.progress, row.cost) for row in rows] == [
+        ("ModalJob", "hi", "40%", "3.5 USD/h, 1.25 USD"),
+        ("TrainingJob", NAME, "", ""),
+    ]
+    assert rows[0].resource == "modaljob.modal-operator.io/hi"

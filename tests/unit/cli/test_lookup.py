@@ -13,10 +13,11 @@ from skysail.cli.cluster import Ambiguous, ObjectNotFound
 from skysail.cli.commands import why
 from skysail.cli.options import NamedOutputFormat
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import POD
-from skysail.kube.api.workloads import Pod
+from skysail.kube.api.workloads import Job, Pod
 from skysail.kube.client.errors import Forbidden
 
 META = {"name": "iris", "namespace": "ml", "uid": "u"}
@@ -56,6 +57,9 @@ class Client:
             raise Forbidden(403, "Forbidden", "no")
         return self._objects.get(resource.kind)
 
+    async def list_objects(self, *_: Any) -> list[Any]:
+        return []
+
 
 @pytest.mark.parametrize(
     ("desired", "objects", "found"),
@@ -77,7 +81,14 @@ async def test_find_several_objects_of_one_name_names_each():
         await lookup.find(client, "ml", "iris")
 
 
-@pytest.mark.parametrize(("desired", "words"), [("job/iris", "job is not a kind"), ("pod/iris", "Pod iris not found")])
+@pytest.mark.parametrize(
+    ("desired", "words"),
+    [
+        ("node/iris", "node is not a kind"),
+        ("pod/iris", "Pod iris not found in namespace ml"),
+        ("iris", "Object iris not found in namespace ml. `skysail get -A`"),
+    ],
+)
 async def test_find_what_is_not_there_is_said(desired, words):
     with pytest.raises(ObjectNotFound, match=words):
         await lookup.find(Client(), "ml", desired)
@@ -120,7 +131,7 @@ async def test_every_kind_of_ours_is_found_and_explained(kind):
     found = msgspec.convert({"metadata": META}, Object)
     client = Client((kind.resource, found))
     for desired in ("iris", f"{kind.resource.kind}/iris"):
-        assert await lookup.find(client, "ml", desired) == (kind.resource, found)
+        assert await lookup.find(client, "ml", desired) == (kind.resource, found, None)
 
 
 def test_an_object_of_another_kind_is_explained_by_its_conditions():
@@ -135,8 +146,8 @@ def test_an_object_of_another_kind_is_explained_by_its_conditions():
 
 def test_why_tells_programs_the_same_as_people():
     found = lookup.Found(MODEL_DEPLOYMENT.resource, MODEL)
-    assert why._for_programs(found, [], NamedOutputFormat.NAME) == "modeldeployment.mlops.sathvik.dev/iris"
-    told = json.loads(why._for_programs(found, ["w"], NamedOutputFormat.JSON))
+    assert why._for_programs(why.Facts(found), NamedOutputFormat.NAME) == "modeldeployment.mlops.sathvik.dev/iris"
+    told = json.loads(why._for_programs(why.Facts(found, warnings=["w"]), NamedOutputFormat.JSON))
     assert (told["kind"], told["name"], told["warnings"], told["status"]["phase"]) == (
         "ModelDeployment",
         "iris",
@@ -144,3 +155,74 @@ def test_why_tells_programs_the_same_as_people():
         "Failed",
     )
     assert "Why: No model." in told["explanation"]
+
+
+MODAL_META = {"name": "iris", "namespace": "ml", "uid": "m"}
+CHILD_META = {
+    "name": "iris-modaljob",
+    "namespace": "ml",
+    "uid": "t",
+    "ownerReferences": [
+        {"apiVersion": "modal-operator.io/v1alpha1", "kind": "ModalJob", "name": "iris", "uid": "m", "controller": True}
+    ],
+}
+MODAL = msgspec.convert({"metadata": MODAL_META, "spec": {"image": "i"}, "status": {"phase": "Failed"}}, ModalJob)
+CHILD = msgspec.structs.replace(JOB, metadata=msgspec.convert(CHILD_META, Meta))
+
+
+async def test_find_a_modal_job_with_the_training_job_that_runs_it():
+    client = Client((MODAL_JOB.resource, MODAL), (TRAINING_JOB.resource, CHILD))
+    assert await lookup.find(client, "ml", "modaljob/iris") == (MODAL_JOB.resource, MODAL, CHILD)
+
+
+async def test_find_a_modal_job_without_the_training_job_of_somebody_else():
+    client = Client((MODAL_JOB.resource, MODAL), (TRAINING_JOB.resource, JOB))
+    assert (await lookup.find(client, "ml", "modaljob/iris")).training is None
+
+
+def test_why_explains_a_modal_job_by_the_training_job_that_runs_it():
+    failure = {"pod": "p", "role": "worker", "index": 1, "exitCode": 37, "message": "boom"}
+    child = msgspec.structs.replace(
+        CHILD, status=msgspec.convert({"phase": "Failed", "failure": failure}, type(CHILD.status))
+    )
+    facts = why.Facts(lookup.Found(MODAL_JOB.resource, MODAL, child))
+    lines = json.loads(why._for_programs(facts, NamedOutputFormat.JSON))["explanation"]
+    assert lines[0] == "ml/iris: Failed (ModalJob, run by TrainingJob iris-modaljob)"
+    assert "  boom" in lines
+
+
+CRASHED = {
+    "name": "main",
+    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+    "lastState": {"terminated": {"exitCode": 3, "reason": "Error"}},
+}
+
+
+def test_a_pod_in_a_crash_loop_is_explained_by_its_exit_code_and_log():
+    found = pod(phase="Running", containerStatuses=[CRASHED])
+    assert list(explanations.pod(found, ["bye"]))[2:] == [
+        "Container main failed: Error, exit code 3",
+        "Its last log lines:",
+        "  bye",
+    ]
+
+
+def test_a_pod_that_no_cloud_takes_is_explained_by_the_cloud_and_not_by_the_scheduler():
+    rows = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."},
+        {"type": "skysail.dev/Offload", "status": "False", "message": "modal has no GPU Z9."},
+    ]
+    found = msgspec.convert({"metadata": META, "status": {"phase": "Pending", "conditions": rows}}, Pod)
+    assert list(explanations.pod(found))[1:] == ["Why: modal has no GPU Z9."]
+
+
+def test_a_job_of_kubernetes_is_explained_by_its_condition_and_newest_pod():
+    row = {"type": "Failed", "status": "True", "message": "Backoff limit reached."}
+    found = msgspec.convert({"metadata": META, "status": {"conditions": [row]}}, Job)
+    assert list(explanations.job(found, [pod(phase="Failed", containerStatuses=[ENDED])])) == [
+        "ml/iris: Failed (Job, 1 pods)",
+        "Why: Backoff limit reached.",
+        "ml/iris: Failed (Pod on node local)",
+        "Container main failed: Error, exit code 3: bye",
+    ]
+    assert "has no pods" in list(explanations.job(msgspec.convert({"metadata": META}, Job), []))[1]

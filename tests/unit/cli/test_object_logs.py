@@ -12,7 +12,6 @@ import pytest
 from skysail.cli import lookup, object_logs
 from skysail.cli.object_logs import NoLogs
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
-from skysail.kinds.training.api.modal_job import MODAL_JOB
 from skysail.kube.api.resources import POD
 from skysail.kube.api.workloads import Pod
 
@@ -63,6 +62,13 @@ async def test_the_log_of_one_container_has_no_prefix():
     assert client.asked == [{"tailLines": "3", "container": "main"}]
 
 
+async def test_a_container_that_waits_for_its_next_run_shows_the_log_of_the_last_one():
+    row = {"name": "main", "state": WAITS, "lastState": {"terminated": {"exitCode": 3}}}
+    crashed = msgspec.convert({"metadata": {"name": "a"}, "status": {"containerStatuses": [row]}}, Pod)
+    assert await printed(Client(), lookup.Found(POD, crashed)) == ["of a", "last"]
+    assert await object_logs.last_lines_of_failed(cast("Any", Client()), crashed) == ["of a", "last"]
+
+
 @pytest.mark.parametrize("follow", [False, True])
 async def test_the_pods_of_a_model_are_printed_one_after_the_other(follow):
     client = Client(pod("b", main=RUNS), pod("a", main=RUNS))
@@ -76,8 +82,3 @@ async def test_an_object_without_logs_says_so():
     policy = next(kind for kind in lookup._OTHERS if kind.resource.kind == "OffloadPolicy")
     with pytest.raises(NoLogs, match="has no pods"):
         await printed(Client(), lookup.Found(policy.resource, SimpleNamespace(metadata=MODEL.metadata)))
-
-
-def test_a_modal_job_is_a_training_job_of_the_same_name():
-    assert object_logs.is_translated(lookup.Found(MODAL_JOB.resource, None))
-    assert not object_logs.is_translated(lookup.Found(POD, None))

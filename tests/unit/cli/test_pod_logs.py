@@ -10,7 +10,7 @@ import pytest
 from skysail.cli import cluster, pod_logs
 from skysail.cli.cluster import ObjectNotFound
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
-from skysail.kube.api.objects import Object
+from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import POD
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ReplyLost
@@ -263,11 +263,11 @@ def test_another_job_of_the_same_name_is_another_job():
         ("x", "ml", "TrainingJob x not found in namespace ml. Namespaces with TrainingJobs: default."),
     ],
 )
-def test_who_asks_for_a_job_that_is_not_there_is_told_what_is(name, namespace, want):
+def test_not_found_names_what_is_similar_or_elsewhere(name, namespace, want):
     async def main() -> None:
         harness = Harness()
         await harness.job()
-        await cluster.training_job(harness.client, namespace, name)
+        raise await cluster.not_found(harness.client, [TRAINING_JOB.resource], Key(namespace, name))
 
     with pytest.raises(ObjectNotFound) as error:
         virtual_time.run(main())

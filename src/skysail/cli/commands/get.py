@@ -23,7 +23,8 @@ _PER_SECOND = 4
 
 def get(
     name: Annotated[
-        str, typer.Argument(metavar="[[KIND/]NAME|jobs|models]", help="Name, kind/name, or what to list [all].")
+        str,
+        typer.Argument(metavar="[[KIND/]NAME|jobs|models|endpoints]", help="Name, kind/name, or what to list [all]."),
     ] = "all",
     namespace: NamespaceOption = "default",
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="List all namespaces.")] = False,
@@ -32,10 +33,12 @@ def get(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show an object and its progress, or list trainings and models. With --watch, exit code 1 if a job fails."""
+    """Show an object and its progress, or list trainings, models and endpoints.
+
+    With --watch, exit code 1 if a job fails.
+    """
     import contextlib
 
-    from skysail.base import clock
     from skysail.cli import cluster, listing, lookup, pod_warnings
     from skysail.cli.console import open_console
 
@@ -51,12 +54,13 @@ def get(
 
     async def call(client: Client) -> TrainingJob | None:
         found = await lookup.find(client, namespace, name)
-        job = found.object
+        job = found.training or found.object
+        row = listing.row(found.resource, found.object, found.training)
         if output != "text":
-            _print_rows([listing.row(found.resource, job)], output)
+            _print_rows([row], output)
             return None
         if not isinstance(job, TrainingJob):
-            typer.echo("\n".join(listing.render([listing.row(found.resource, job)], clock.now(), with_namespace=False)))
+            _print_table([row], with_namespace=False)
             return None
         if watch:
             return await (_live if console.is_terminal else _rows)(console, client, job)
@@ -72,17 +76,26 @@ def get(
 
 
 def _list(group: Group, namespace: str, output: str, access: Access) -> None:
-    from skysail.base import clock
     from skysail.cli import cluster, listing
 
     rows = cluster.run_client(access, lambda client: listing.read(client, group, namespace))
     if output != "text":
         _print_rows(rows, output)
     elif rows:
-        typer.echo("\n".join(listing.render(rows, clock.now(), with_namespace=not namespace)))
+        _print_table(rows, with_namespace=not namespace)
     else:
         where = f"namespace {namespace}; -A lists all namespaces" if namespace else "this cluster"
         typer.echo(f"Nothing found in {where}.", err=True)
+
+
+def _print_table(rows: list[Row], *, with_namespace: bool) -> None:
+    import sys
+
+    from skysail.base import clock
+    from skysail.cli import listing
+
+    lines = listing.render(rows, clock.now(), with_namespace=with_namespace, for_terminal=sys.stdout.isatty())
+    typer.echo("\n".join(lines))
 
 
 def _print_rows(rows: list[Row], output: str) -> None:

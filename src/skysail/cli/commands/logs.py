@@ -46,9 +46,7 @@ def logs(
 
     async def call(client: Client) -> None:
         found = await lookup.find(client, namespace, name)
-        job = found.object
-        if object_logs.is_translated(found):
-            job = await cluster.training_job(client, namespace, job.metadata.name)
+        job = found.training or found.object
         if not isinstance(job, TrainingJob):
             await object_logs.print_all(client, found, typer.echo, tail=tail, follow=follow)
         elif follow:

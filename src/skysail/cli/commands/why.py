@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import itertools
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from skysail.cli.options import ContextOption, KubeconfigOption, NamedOutputFormat, NamedOutputOption, NamespaceOption
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
 
     from skysail.cli.lookup import Found
+    from skysail.kube.api.workloads import Pod
     from skysail.kube.client.client import Client
+
+
+class Facts(NamedTuple):
+    """Facts of an explanation. `log`: the last lines of the newest pod, if it failed."""
+
+    found: Found
+    pods: Sequence[Pod] = ()
+    log: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 def why(
@@ -30,43 +41,55 @@ def why(
     context: ContextOption = None,
 ) -> None:
     """Explain why an object is pending or has failed, and what to do."""
-    from skysail.cli import cluster, lookup, pod_warnings
+    from skysail.cli import cluster
     from skysail.cli.console import open_console
-    from skysail.kinds.training.api.training_job import TrainingJob
-    from skysail.kube.api.workloads import Pod
 
     access = cluster.access(kubeconfig, context)
-
-    async def call(client: Client) -> tuple[Found, list[str]]:
-        found = await lookup.find(client, namespace, name)
-        if isinstance(found.object, TrainingJob):
-            return found, await pod_warnings.read(client, found.object)
-        return found, await pod_warnings.of_pod(client, found.object) if isinstance(found.object, Pod) else []
-
-    found, warnings = cluster.run_client(access, call)
+    facts = cluster.run_client(access, lambda client: _read(client, namespace, name))
     if output is not NamedOutputFormat.TEXT:
-        typer.echo(_for_programs(found, warnings, output))
+        typer.echo(_for_programs(facts, output))
         return
     console = open_console()
-    for part in _parts(found):
+    for part in _parts(facts):
         console.print(part, soft_wrap=True, markup=False)
-    for warning in warnings:
+    for warning in facts.warnings:
         console.print(f"Warning: {warning}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _for_programs(found: Found, warnings: list[str], output: NamedOutputFormat) -> str:
+async def _read(client: Client, namespace: str, name: str) -> Facts:
+    from skysail.cli import lookup, object_logs, pod_warnings
+    from skysail.kinds.training.api.training_job import TrainingJob
+    from skysail.kube.api import workloads
+
+    found = await lookup.find(client, namespace, name)
+    training = found.training or found.object
+    if isinstance(training, TrainingJob):
+        return Facts(found, warnings=await pod_warnings.read(client, training))
+    if not isinstance(found.object, workloads.Pod | workloads.Job):
+        return Facts(found)
+    pods = workloads.oldest_first(await object_logs.pods(client, found))
+    if not pods:
+        return Facts(found)
+    newest = pods[-1]
+    return Facts(
+        found, pods, await object_logs.last_lines_of_failed(client, newest), await pod_warnings.of_pod(client, newest)
+    )
+
+
+def _for_programs(facts: Facts, output: NamedOutputFormat) -> str:
     """Return the name for kubectl, or a JSON object with the same text as for people."""
     import io
 
     import msgspec
     from rich.console import Console
 
+    found = facts.found
     resource, metadata = found.resource, found.object.metadata
     kind = f"{resource.kind.lower()}.{resource.group}" if resource.group else resource.kind.lower()
     if output is NamedOutputFormat.NAME:
         return f"{kind}/{metadata.name}"
     text = Console(file=io.StringIO(), width=200)
-    for part in _parts(found):
+    for part in _parts(facts):
         text.print(part, soft_wrap=True, markup=False, highlight=False)
     assert isinstance(text.file, io.StringIO)
     row = {
@@ -75,29 +98,37 @@ def _for_programs(found: Found, warnings: list[str], output: NamedOutputFormat) 
         "name": metadata.name,
         "resource": f"{kind}/{metadata.name}",
         "explanation": text.file.getvalue().splitlines(),
-        "warnings": warnings,
+        "warnings": facts.warnings,
         "status": msgspec.to_builtins(getattr(found.object, "status", None)),
     }
     return msgspec.json.format(msgspec.json.encode(row)).decode()
 
 
-def _parts(found: Found) -> Iterable[RenderableType]:
+def _parts(facts: Facts) -> Iterable[RenderableType]:
     from skysail.base import clock
     from skysail.claims.types import CloudInstance
     from skysail.cli import explanations
     from skysail.cli.diagnosis import diagnosis
     from skysail.kinds.serving.api.types import MLModel, ModelDeployment
     from skysail.kinds.training.api.training_job import TrainingJob
-    from skysail.kube.api.workloads import Pod
+    from skysail.kube.api.workloads import Job, Pod
 
+    found = facts.found
+    if found.training is not None:
+        headline = explanations.headline(found.resource.kind, found.object, found.training)
+        return itertools.chain([headline], itertools.islice(diagnosis(found.training, clock.now()), 1, None))
+    parts: Iterable[RenderableType]
     match found.object:
         case TrainingJob() as job:
-            return diagnosis(job, clock.now())
+            parts = diagnosis(job, clock.now())
         case Pod() as pod:
-            return explanations.pod(pod)
+            parts = explanations.pod(pod, facts.log)
+        case Job() as job:
+            parts = explanations.job(job, facts.pods, facts.log)
         case CloudInstance() as claim:
-            return explanations.claim(claim)
+            parts = explanations.claim(claim)
         case ModelDeployment() | MLModel() as model:
-            return explanations.model(model)
+            parts = explanations.model(model)
         case _:
-            return explanations.other(found.resource.kind, found.object)
+            parts = explanations.other(found.resource.kind, found.object)
+    return parts

@@ -100,12 +100,12 @@ def test_a_training_that_fails_says_so_and_why(node: Cluster, namespace: str) ->
     assert skysail(node, "logs", "brief", "-n", namespace, "-f").stdout == "worker-0 | rank 0 gives up\n"
 
 
-def test_what_is_not_there_is_told_with_what_is_near(node: Cluster, namespace: str) -> None:
+def test_commands_for_a_missing_object_name_similar_ones(node: Cluster, namespace: str) -> None:
     apply(node, namespace, manifest("resnet", ONCE, suspend=True))
     for command in ("get", "why", "logs"):
         near = skysail(node, command, "resnett", "-n", namespace)
         assert near.returncode == 2
-        want = f"skysail: TrainingJob resnett not found in namespace {namespace}. Similar names: resnet.\n"
+        want = f"skysail: Object resnett not found in namespace {namespace}. Similar names: resnet.\n"
         assert near.stderr == want
     elsewhere = skysail(node, "why", "resnet")
     assert f"in namespace default. It exists in {namespace}: add `-n {namespace}`." in elsewhere.stderr

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -135,7 +136,9 @@ class _Scene:
         return process.find(f"--data-dir={self._folder}")
 
     async def start(self, client: Client) -> None:
-        """Start the operator. Returns when its node is there."""
+        """Start the operator. Returns when its node is there, and not that of the operator before it."""
+        with suppress(NotFound):
+            await client.delete(NODE, await client.get(NODE, "", NODE_NAME, Object), Object)
         await asyncio.to_thread(self._control.start_unit, self._unit())
         while True:
             try:
@@ -145,10 +148,8 @@ class _Scene:
             else:
                 return
 
-    async def stop(self, client: Client) -> None:
-        """Stop the operator, and delete its node for the next contestant."""
+    async def stop(self) -> None:
         await asyncio.to_thread(self._control.stop_unit, _OPERATOR)
-        await client.delete(NODE, await client.get(NODE, "", NODE_NAME, Object), Object)
 
     def rows(self) -> list[ledger.Row]:
         if self._is_stand_in:
@@ -209,7 +210,7 @@ async def _measure(scene: _Scene, starts: int, many: int, sandboxes: int, say: C
             await seen.delete(*live)
             await _no_claims(client)
             lives = [_lives(scene, seen, uids) for uids in (alone, together)]
-        await scene.stop(client)
+        await scene.stop()
     finally:
         await transport.close()
     begin = min(seen.bound[uid] for uid in together)

@@ -20,6 +20,7 @@ from bench.clouds_seen import NODE_NAME, CloudPods
 from bench.table import Row
 from bench.writes import written
 from skysail.app import simulated_clouds, stand_ins
+from skysail.app.local_cluster import OPERATOR_PORTS
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cloud.simulated import ledger
 from skysail.kube.api.objects import Key, Object
@@ -168,7 +169,8 @@ class _Scene:
             *self._account_flags(),
         )
         argv = (sys.executable, "-P", "-m", "skysail", "run", *flags)
-        return Unit(name=_OPERATOR, argv=argv, env={**_NO_BRAKE, **self._environment()})
+        # The local cluster holds these ports for its own operator.
+        return Unit(name=_OPERATOR, argv=argv, env={**_NO_BRAKE, **self._environment()}, ports=OPERATOR_PORTS)
 
     def _account_flags(self) -> tuple[str, ...]:
         if self._is_stand_in:

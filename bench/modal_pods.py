@@ -90,7 +90,7 @@ def rows(figures: ModalFigures) -> list[Row]:
     for index, how in enumerate(("one by one", f"{figures.many} at once")):
         for what, values in (
             ("bound to the cloud's call", [one.called[index] for one in each]),
-            ("runs at the cloud to pod Running", [one.running[index] for one in each]),
+            ("bound to pod Running", [one.running[index] for one in each]),
             ("ended at the cloud to pod Succeeded", [one.ended[index] for one in each]),
         ):
             found.append(Row(f"{how}: {what}, p50, ms", [pods.at(seconds, 50) for seconds in values]))
@@ -232,11 +232,14 @@ async def _measure(scene: _Scene, starts: int, many: int, sandboxes: int, say: C
 
 
 def _lives(scene: _Scene, seen: CloudPods, uids: list[str]) -> tuple[list[float], list[float], list[float]]:
-    """Return seconds until the call, from the start of each program to Running, and from its end to Succeeded."""
+    """Return seconds from bound to the call and to Running, and from the end of each program to Succeeded.
+
+    Modal does not say when a program starts: a sandbox without a GPU is Running when Modal has accepted it.
+    """
     at = {(row.claim, row.verb): row.at for row in scene.rows()}
     return (
         [at[f"{uid}-0", "create"] - seen.bound[uid] for uid in uids],
-        [seen.first(uid, "Running", "Succeeded") - at[f"{uid}-0", "started"] for uid in uids],
+        [seen.first(uid, "Running", "Succeeded") - seen.bound[uid] for uid in uids],
         [seen.seen[uid, "Succeeded"] - at[f"{uid}-0", "exited"] for uid in uids],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.inventory import SandboxInventory
 from skysail.cloud.modal.stand_in.faults import Fault
 from skysail.cloud.provider import File, Mount, ProjectedFiles, Volume
+from skysail.cloud.simulated import billing
 from skysail.kube.api.objects import Meta
 from skysail.kube.cache.cache import Cache
 from tests.conformance.account_harness import AccountHarness
@@ -137,6 +138,31 @@ async def test_failed_step_of_a_launch_has_the_error_that_it_proves(service, cus
     assert type(failed.value) is want
     service.faults.clear()
     assert await customer.mine() == {}
+
+
+LAUNCH_FAULTS = [
+    *("cut", "lost-reply", "black-hole", "slow", "stuck", "unanswered"),
+    *("throttled", "exhausted", "unavailable", "internal", "unauthenticated", "hidden"),
+]
+
+
+@pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
+@pytest.mark.parametrize("kind", LAUNCH_FAULTS)
+async def test_each_fault_of_a_creation_and_a_new_operator_leave_one_sandbox(service, monkeypatch, kind, gpu):
+    rpc = "SandboxCreate" if gpu else "SandboxCreateV2"
+    service.inject(Fault(rpc=rpc, kind=kind, seconds=0.3))
+    with monkeypatch.context() as patch:
+        patch.setattr(launcher, "_CREATE_SECONDS", 1.0)
+        async with opened(capacity_timeout=1.0) as customer:
+            spec = customer.launch_spec(gpu=gpu)
+            with suppress(ProviderError):
+                await customer.cloud.create(spec)
+    service.faults.clear()
+    async with opened() as successor:
+        made = await successor.cloud.create(spec)
+        assert [row.instance for row in billing.billable(service.ledger.rows)] == [made.id]
+        await successor.ended(made.id)
+    service.check_ledger()
 
 
 async def test_answer_that_never_comes_is_an_unknown_outcome(service, customer, monkeypatch):

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from bench import admission, bridge, clouds, cost, models, plane, pods, serving, table, training
+from bench import admission, bridge, clouds, cost, modal_pods, models, plane, pods, serving, table, training
 from bench.admission import AdmissionFigures
 from bench.bridge import BridgeFigures
 from bench.clients.measure import Figures
 from bench.clouds import CloudFigures
+from bench.modal_pods import ModalFigures
 from bench.models import ModelFigures
 from bench.plane import PlaneFigures
 from bench.pods import PodFigures
@@ -27,7 +28,7 @@ from bench.size import Size
 from bench.training import TrainingFigures
 
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("cost", "plane", "pods", "clouds", "admission", "training", "models", "serving", "bridge")
+_PARTS = ("cost", "plane", "pods", "clouds", "modal", "admission", "training", "models", "serving", "bridge")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +54,7 @@ class Results(msgspec.Struct, kw_only=True):
     plane: PlaneFigures | None = None
     pods: PodFigures | None = None
     clouds: CloudFigures | None = None
+    modal: ModalFigures | None = None
     admission: AdmissionFigures | None = None
     training: TrainingFigures | None = None
     models: ModelFigures | None = None
@@ -75,8 +77,7 @@ def main() -> None:
         results.plane = plane.run(size.plane_jobs, _say)
     if arguments.only in (None, "pods"):
         results.pods = pods.run(size.starts, size.pods_at_once, size.megabytes, _say)
-    if arguments.only in (None, "clouds"):
-        results.clouds = clouds.run(size.cloud_starts, size.cloud_pods, size.claims, _say)
+    _run_clouds(size, arguments.only, results)
     if arguments.only in (None, "admission"):
         results.admission = admission.run(size.reviews, _say)
     if arguments.only in (None, "training"):
@@ -88,6 +89,13 @@ def main() -> None:
     if arguments.only in (None, "bridge"):
         results.bridge = bridge.run(size.serving_rounds, size.serving_seconds, _say)
     print(f"\n{report(results)}\n\nTook {time.monotonic() - began:.0f} s. Kept in {_keep(results)}.")
+
+
+def _run_clouds(size: Size, only: str | None, results: Results) -> None:
+    if only in (None, "clouds"):
+        results.clouds = clouds.run(size.cloud_starts, size.cloud_pods, size.claims, _say)
+    if only in (None, "modal"):
+        results.modal = modal_pods.run(size.cloud_starts, size.cloud_pods, size.sandboxes, _say)
 
 
 def report(results: Results) -> str:
@@ -104,10 +112,7 @@ def report(results: Results) -> str:
         title = "Pods on node `local`, beside the same without Kubernetes (MB/s and requests/s: more is better)"
         parts += [table.render(title, pods.COLUMNS, pods.rows(results.pods))]
         parts += ["\n".join(pods.remarks(results.pods))]
-    if results.clouds:
-        title = "Pods at a simulated cloud"
-        parts += [table.render(title, clouds.columns(results.clouds), clouds.rows(results.clouds))]
-        parts += ["\n".join(clouds.remarks(results.clouds))]
+    parts += _cloud_parts(results)
     if results.admission:
         title = "Admission reviews of pods, beside a webhook that allows everything"
         parts += [table.render(title, admission.COLUMNS, admission.rows(results.admission))]
@@ -128,6 +133,19 @@ def report(results: Results) -> str:
         parts += [table.render(title, list(results.bridge.rounds), bridge.rows(results.bridge))]
         parts += ["\n".join(bridge.remarks(results.bridge))]
     return "\n\n".join(parts)
+
+
+def _cloud_parts(results: Results) -> list[str]:
+    parts: list[str] = []
+    if results.clouds:
+        title = "Pods at a simulated cloud"
+        parts += [table.render(title, clouds.columns(results.clouds), clouds.rows(results.clouds))]
+        parts += ["\n".join(clouds.remarks(results.clouds))]
+    if results.modal:
+        title = "Pods that run at Modal's stand-in, beside a simulated cloud"
+        parts += [table.render(title, list(results.modal.contestants), modal_pods.rows(results.modal))]
+        parts += ["\n".join(modal_pods.remarks(results.modal))]
+    return parts
 
 
 def _arguments() -> argparse.Namespace:

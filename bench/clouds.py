@@ -19,6 +19,7 @@ from bench.clouds_live import Tick
 from bench.clouds_seen import NODE_NAME, CloudPods
 from bench.table import Row, number
 from bench.writes import Write, written
+from skysail.app.local_cluster import OPERATOR_PORTS
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cloud.simulated.ledger import Ledger
 from skysail.cloud.simulated.vendors import MODAL
@@ -206,7 +207,9 @@ def _operator(home: Home) -> Unit:
         f"--simulated-cloud-url={home.simulated_clouds}",
         f"--simulated-cloud-token-file={home.root / 'simulated' / 'token'}",
     )
-    return Unit(name=_OPERATOR, argv=(sys.executable, "-P", "-m", "skysail", "run", *flags))
+    argv = (sys.executable, "-P", "-m", "skysail", "run", *flags)
+    # The local cluster holds these ports for its own operator.
+    return Unit(name=_OPERATOR, argv=argv, ports=OPERATOR_PORTS)
 
 
 def _folder(home: Home) -> Path:

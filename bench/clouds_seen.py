@@ -23,9 +23,12 @@ GONE = "gone"
 _TIMEOUT_SECONDS = 300
 
 
-def manifest(key: Key, simulate: str) -> dict[str, Any]:
+def manifest(key: Key, simulate: str, script: str = "") -> dict[str, Any]:
     """A pod that is bound from the beginning: the scheduler is not what is measured."""
-    box = {"name": "main", "image": "busybox", "env": [{"name": "SKYSAIL_SIMULATE", "value": simulate}]}
+    box: dict[str, Any] = {"name": "main", "image": "busybox:1.36"}
+    box["env"] = [{"name": "SKYSAIL_SIMULATE", "value": simulate}]
+    if script:
+        box["command"] = ["sh", "-c", script]
     spec = {
         "nodeName": NODE_NAME,
         "tolerations": [{"operator": "Exists"}],
@@ -41,8 +44,9 @@ def manifest(key: Key, simulate: str) -> dict[str, Any]:
 class CloudPods:
     """`bound` by UID; `seen` by UID and phase, or `gone`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeout: float = _TIMEOUT_SECONDS) -> None:
         self._client = client
+        self._timeout = timeout
         self._changed = asyncio.Event()
         self._cache = Cache(POD, Pod)
         self._cache.subscribe(self._look)
@@ -59,17 +63,24 @@ class CloudPods:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def live(self, *keys: Key, simulate: str) -> list[str]:
+    async def live(self, *keys: Key, simulate: str, script: str = "") -> list[str]:
         """From their creation to their end, all of them at once; their UIDs."""
-        made = await asyncio.gather(*(self._create(key, simulate) for key in keys))
+        made = await self.create(*keys, simulate=simulate, script=script)
         uids = [pod.metadata.uid for pod in made]
         await self.until("Succeeded", *uids)
-        await asyncio.gather(*(self._client.delete(POD, pod, Object) for pod in made))
-        await self.until(GONE, *uids)
+        await self.delete(*made)
         return uids
 
+    async def create(self, *keys: Key, simulate: str, script: str = "") -> list[Object]:
+        return await asyncio.gather(*(self._create(manifest(key, simulate, script)) for key in keys))
+
+    async def delete(self, *pods: Object) -> None:
+        """Until the last one is gone."""
+        await asyncio.gather(*(self._client.delete(POD, pod, Object) for pod in pods))
+        await self.until(GONE, *(pod.metadata.uid for pod in pods))
+
     async def until(self, phase: str, *uids: str) -> None:
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
+        async with asyncio.timeout(self._timeout):
             while any((uid, phase) not in self.seen for uid in uids):
                 self._changed.clear()
                 await self._changed.wait()
@@ -78,8 +89,8 @@ class CloudPods:
         """When the first of these phases was seen. On a busy machine one may pass unseen."""
         return next(self.seen[uid, phase] for phase in phases if (uid, phase) in self.seen)
 
-    async def _create(self, key: Key, simulate: str) -> Object:
-        pod = await self._client.create(POD, manifest(key, simulate), Object)
+    async def _create(self, pod_manifest: dict[str, Any]) -> Object:
+        pod = await self._client.create(POD, pod_manifest, Object)
         self.bound[pod.metadata.uid] = time.time()
         return pod
 

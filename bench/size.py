@@ -11,7 +11,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     """`plane_jobs` is smaller than `jobs`, because a real API server has to write each of them to its disk.
 
     Of pods that really run, `starts` one after another, and `pods_at_once`; `megabytes` go in or out of one. At a
-    simulated cloud `cloud_starts` and `cloud_pods` likewise, and `claims` that live. `reviews` of pods go to a
+    simulated cloud `cloud_starts` and `cloud_pods` likewise, and `claims` that live; `sandboxes` that run
+    at Modal's stand-in. `reviews` of pods go to a
     webhook. Of training jobs that only pretend to run, `training_starts` one after another, `training_jobs` at
     once, and `training_held` that wait; of models on the same nodes, `models` at once. Each model server is asked
     `serving_rounds` times for `serving_seconds`.
@@ -28,6 +29,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     cloud_starts: int = 10
     cloud_pods: int = 200
     claims: int = 2_000
+    sandboxes: int = 500
     reviews: int = 10_000
     training_starts: int = 30
     training_jobs: int = 400
@@ -52,6 +54,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
             cloud_starts=max(3, round(full.cloud_starts * scale)),
             cloud_pods=max(5, round(full.cloud_pods * scale)),
             claims=max(20, round(full.claims * scale)),
+            sandboxes=max(10, round(full.sandboxes * scale)),
             reviews=max(200, round(full.reviews * scale)),
             training_starts=max(3, round(full.training_starts * scale)),
             training_jobs=max(10, round(full.training_jobs * scale)),

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from skysail.cli.doctor import modal as part
 from skysail.cli.doctor.checks import DoctorContext, Outcome
+from skysail.cloud.errors import OutcomeUnknown
+from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.modal import checks
 from skysail.cloud.modal.checks import AccountChecks
 from skysail.cloud.modal.stand_in.faults import Fault
@@ -41,6 +45,7 @@ async def test_every_check_of_an_account_passes_and_leaves_nothing(service):
         assert "code 0" in await account.sandbox()
         assert "T4" in await account.sandbox("T4")
         assert "200" in await account.port()
+        assert await account.tunnel() == "A tunnel to a sandbox answered with its token, and not without."
         assert "deployed and stopped" in await account.deploy()
         assert await account.inventory() == "Sandboxes can be listed."
     finally:
@@ -66,6 +71,21 @@ async def test_doctor_with_permission_to_pay_runs_sandboxes(service, monkeypatch
     monkeypatch.setattr(checks.AccountChecks.__init__, "__defaults__", ("", PYTHON_IMAGE))
     assert set((await found(service, is_paid=True)).values()) == {Outcome.OK}
     service.check_ledger()
+
+
+async def test_tunnel_that_everybody_may_use_fails(monkeypatch):
+    async def serve(_: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/", serve)
+    async with TestServer(app) as server:
+        address = HttpAddress(url=str(server.make_url("/")))
+        with pytest.raises(OutcomeUnknown, match="without its token"):
+            await checks.check_tunnel(address)
+    monkeypatch.setattr(checks, "_TUNNEL_SECONDS", 0.0)
+    with pytest.raises(OutcomeUnknown, match="answered nothing"):
+        await checks.check_tunnel(address)
 
 
 async def test_doctor_with_a_wrong_token_fails_with_the_fix(service):

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import modal
 import pytest
 from msgspec.structs import replace
 
+from skysail.app.modal_metrics import ModalMetrics
+from skysail.base.metrics import Metrics
+from skysail.claims.types import (
+    CLOUD_INSTANCE,
+    CloudInstance,
+    CloudInstanceSpec,
+    CloudInstanceStatus,
+    Gpu,
+    OwnerRef,
+)
 from skysail.cloud.account import GpuRequest, Member, RegistryCredentials
-from skysail.cloud.errors import NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
-from skysail.cloud.modal import launcher
+from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.modal import launcher, lifetime
 from skysail.cloud.modal.account import ModalAccount
+from skysail.cloud.modal.connection import Connection
+from skysail.cloud.modal.inventory import SandboxInventory
 from skysail.cloud.modal.stand_in.faults import Fault
 from skysail.cloud.provider import File, Mount, ProjectedFiles, Volume
+from skysail.cloud.simulated import billing
+from skysail.kube.api.objects import Meta
+from skysail.kube.cache.cache import Cache
 from tests.conformance.account_harness import AccountHarness
 from tests.conformance.provider_harness import TIMEOUT_SECONDS, hear
 from tests.support import modal as modal_support
@@ -120,6 +138,31 @@ async def test_failed_step_of_a_launch_has_the_error_that_it_proves(service, cus
     assert type(failed.value) is want
     service.faults.clear()
     assert await customer.mine() == {}
+
+
+LAUNCH_FAULTS = [
+    *("cut", "lost-reply", "black-hole", "slow", "stuck", "unanswered"),
+    *("throttled", "exhausted", "unavailable", "internal", "unauthenticated", "hidden"),
+]
+
+
+@pytest.mark.parametrize("gpu", [None, T4], ids=["v2", "v1"])
+@pytest.mark.parametrize("kind", LAUNCH_FAULTS)
+async def test_each_fault_of_a_creation_and_a_new_operator_leave_one_sandbox(service, monkeypatch, kind, gpu):
+    rpc = "SandboxCreate" if gpu else "SandboxCreateV2"
+    service.inject(Fault(rpc=rpc, kind=kind, seconds=0.3))
+    with monkeypatch.context() as patch:
+        patch.setattr(launcher, "_CREATE_SECONDS", 1.0)
+        async with opened(capacity_timeout=1.0) as customer:
+            spec = customer.launch_spec(gpu=gpu)
+            with suppress(ProviderError):
+                await customer.cloud.create(spec)
+    service.faults.clear()
+    async with opened() as successor:
+        made = await successor.cloud.create(spec)
+        assert [row.instance for row in billing.billable(service.ledger.rows)] == [made.id]
+        await successor.ended(made.id)
+    service.check_ledger()
 
 
 async def test_answer_that_never_comes_is_an_unknown_outcome(service, customer, monkeypatch):
@@ -303,6 +346,44 @@ async def test_invalid_bytes_survive(service, customer):
     assert b"".join(pieces) == b"a\xffb\n\xc3"
 
 
+async def test_command_whose_end_is_never_told_ends_with_its_sandbox(service, customer, monkeypatch):
+    monkeypatch.setattr(lifetime, "_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(lifetime, "_LAST_SECONDS", 0.2)
+    running = await customer.running()
+    service.inject(*(Fault(rpc=rpc, kind="stuck", times=None) for rpc in ("TaskExecWait", "TaskExecStdioRead")))
+    session = await customer.cloud.exec(running.id, ("sleep", "3600"), stdin=False, tty=False)
+    waiting = asyncio.create_task(session.wait())
+    reading = asyncio.create_task(anext(session.output(), None))
+    await asyncio.sleep(1.0)
+    assert not waiting.done()
+    assert not reading.done()
+    await customer.ended(running.id)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        with pytest.raises(Gone):
+            await waiting
+        assert await reading is None
+    await session.close()
+
+
+async def test_use_of_the_gpus_is_read_from_nvidia_smi_in_the_sandbox(service, customer):
+    program = "mkdir -p /tmp/bin; printf '#!/bin/sh\\necho 40; echo 60\\n' > /tmp/bin/nvidia-smi; "
+    program += "chmod +x /tmp/bin/nvidia-smi; echo ready; sleep 3600"
+    spec = customer.launch_spec(program, gpu=T4)
+    container = replace(spec.container, env=(*spec.container.env, ("PATH", "/tmp/bin:/usr/bin:/bin")))
+    made = await customer.cloud.create(replace(spec, members=(Member(spec.pod, container),)))
+    await hear(customer.cloud.output(made.id), "ready")
+    claims, metrics = Cache(CLOUD_INSTANCE.resource, CloudInstance), Metrics()
+    sampled = ModalMetrics(claims, customer.cloud, leads=lambda: True, now=lambda: datetime.now(UTC))
+    sampled.register(metrics)
+    owner = OwnerRef(kind="Pod", namespace="n", name="p", uid="u")
+    claim_spec = CloudInstanceSpec(provider="modal", owner=owner, gpu=Gpu("T4", 2))
+    status = CloudInstanceStatus(state="Running", instance_id=made.id)
+    meta = Meta(name=spec.claim, uid="c", resource_version="1")
+    claims.record_write(CloudInstance(metadata=meta, spec=claim_spec, status=status))
+    await sampled.sample()
+    assert 'modal_gpu_utilization{gpu_type="T4",job_name="n/p"} 50.0' in metrics.render().decode()
+
+
 async def test_changed_workload_leaves_nothing_of_the_old_one(service, customer):
     """A leak of other operators: a renamed App was deployed beside the old one, which ran on."""
     old = await customer.running(customer.launch_spec(claim="claim-of-the-old"))
@@ -335,3 +416,22 @@ async def test_foreign_sandboxes_are_never_taken_for_ours_or_touched(service, cu
     assert [await stranger.poll.aio() for stranger in strangers] == [None] * 6
     for stranger in strangers:
         await stranger.terminate.aio()
+
+
+async def test_silent_sandbox_of_a_recent_listing_is_not_looked_up(service):
+    token = {"token_id": modal_support.CREDENTIALS.token_id, "token_secret": modal_support.CREDENTIALS.token_secret}
+    connection, seconds = Connection(token, ""), 0.0
+    inventory = SandboxInventory(connection, CLUSTER, now=lambda: time.time() + seconds)
+    try:
+        app = await modal.App.lookup.aio("jobs", create_if_missing=True, client=await connection.client())
+        sandbox = await modal_support.shell(service, "sleep 3600", app=app)
+        await inventory.list_all([app.app_id])
+        asked = len(service.stand_in.log.calls)
+        assert not await inventory.has_ended(sandbox.object_id, 10.0)
+        assert len(service.stand_in.log.calls) == asked
+        await sandbox.terminate.aio(wait=True)
+        assert not await inventory.has_ended(sandbox.object_id, 10.0)
+        seconds = 11.0
+        assert await inventory.has_ended(sandbox.object_id, 10.0)
+    finally:
+        await connection.close()

@@ -365,6 +365,10 @@ def test_training_of_two_workers_is_one_gang_and_its_secret_is_nowhere(node, nam
     apply(node, namespace, gang_job("pair", PEERS, gpuPerWorker=8, podTemplate=template))
     until_phase_of(node, namespace, "pair", "Succeeded")
     assert worker_log(node, namespace, "pair-worker-0", 1) == f"heard {nonce} of 2\n"
+    wanted = {"ImagePreparing", "WaitingForCapacity", "Launching", "Launched", "Started", "Terminated"}
+    for rank in get(node, namespace, "pods", "-l", "job-name=pair-worker-0")["items"]:
+        name = rank["metadata"]["name"]
+        node.until(lambda name=name: wanted <= events(node, namespace, name), f"events of every step of {name}")
     (claim,) = claims(node, namespace)
     assert (claim["spec"]["members"], claim["status"]["instanceId"][:3]) == (2, "ap-")
     assert [row.claim for row in rows(node) if row.verb == "create"].count(claim["metadata"]["name"]) == 1

@@ -1,4 +1,4 @@
-"""Pods, ModalJobs and TrainJobs at Modal's wire when the operator dies at any effect.
+"""Pods, ModalJobs, TrainJobs and gangs at Modal's wire when the operator dies at any effect.
 
 At most one billable sandbox per claim, and nothing is left over.
 """
@@ -26,6 +26,7 @@ STORIES = {
     "pod with a GPU": modal_crashes.gpu_pod_story(),
     "ModalJob": modal_crashes.modal_job_story(),
     "TrainJob": modal_crashes.train_job_story(),
+    "gang": modal_crashes.gang_story(),
 }
 
 

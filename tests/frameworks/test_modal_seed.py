@@ -1,4 +1,4 @@
-"""The TrainJob and the ModalJob of the Modal operator, unchanged, at the simulated Modal with real PyTorch."""
+"""The TrainJob and the ModalJob of the Modal operator, unchanged, at Modal's stand-in with real PyTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.clouds import NODES, claims, start_operator
+from skysail.app import stand_ins
+from skysail.cloud.simulated import billing
+from tests.support.clouds import NODES, claims, let_go, node_flags
 from tests.support.cluster import Cluster
 from tests.support.documents import ROOT
 from tests.support.kubectl import get, ok
@@ -26,7 +28,11 @@ SAMPLES = ROOT / "config" / "samples"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("cluster") / "home", with_node=True) as cluster:
-        start_operator(cluster)
+        cluster.start_operator(flags=node_flags(cluster), env=stand_ins.environment(cluster.home, "modal"))
+        ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        cluster.until(
+            lambda: cluster.kubectl("get", "node", NODES["modal"], "-o", ready).stdout == "True", "node modal.com"
+        )
         yield cluster
         cluster.end_operator()
 
@@ -65,11 +71,19 @@ def test_the_train_job_trains_with_the_shipped_program(node: Cluster) -> None:
     assert pod["spec"]["nodeName"] == NODES["modal"]
 
 
-def test_the_modal_job_runs_on_its_gpu_and_tells_that_its_image_has_no_program(node: Cluster) -> None:
+def test_the_modal_job_runs_on_its_gpu_says_that_its_image_has_no_program_and_nothing_is_left(node: Cluster) -> None:
     ok(node, "apply", "-f", str(SAMPLES / "modal_v1alpha1_modaljob.yaml"))
     until_over(node, "training-job-modaljob")
     node.until(lambda: status_of(node, "modaljob", "training-job").get("phase") == "Failed", "its end")
-    rows = {row["type"]: row["message"] for row in status_of(node, "modaljob", "training-job")["conditions"]}
-    assert "exit code 2" in rows["Succeeded"]
+    messages = {row["type"]: row["message"] for row in status_of(node, "modaljob", "training-job")["conditions"]}
+    assert "exit code 2" in messages["Succeeded"]
     (claim,) = [row for row in claims(node, "default") if row["spec"]["gpu"]["type"] == "A100"]
     assert claim["status"]["exit"]["code"] == 2
+    assert claim["status"]["instanceId"].startswith("sb-")
+    assert status_of(node, "modaljob", "training-job")["modal_function_id"] == claim["status"]["instanceId"]
+    ok(node, "delete", "modaljobs,trainjobs", "--all", "-n", "default")
+    let_go(node, "default")
+    node.until(lambda: claims(node, "default") == [], "the claims to be gone")
+    rows = stand_ins.read_ledger(node.home, "modal")
+    assert billing.max_concurrent(rows) <= 1
+    assert billing.billable(rows) == ()

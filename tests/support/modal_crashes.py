@@ -76,7 +76,8 @@ class Crashes:
 
     def until_clean(self) -> None:
         """When the objects are gone, their claims go, and nothing is billed any more."""
-        ok(self.cluster, "delete", "modaljobs,trainjobs,jobs,pods", "--all", "-n", self.namespace, TIMEOUT)
+        kinds = "modaljobs,trainjobs,trainingjobs,jobs,pods"
+        ok(self.cluster, "delete", kinds, "--all", "-n", self.namespace, TIMEOUT)
         self.cluster.until(lambda: claims(self.cluster, self.namespace) == [], "the claims to be gone")
         self.cluster.until(lambda: billing.billable(self.rows()) == (), "the ledger to be clean")
         self.check()
@@ -189,3 +190,24 @@ def train_job_story() -> Story:
         }
 
     return Story("trainjob", make, "")
+
+
+def gang_story() -> Story:
+    """A TrainingJob of two workers, which is one App with one call at Modal."""
+    annotations = {"skysail.dev/offload": "modal", "modal-operator.io/gpu-type": "H100"}
+
+    def make(name: str) -> Manifest:
+        return {
+            "apiVersion": "ml.example.com/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {
+                "framework": "pytorch",
+                "image": "python:3",
+                "command": ["true"],
+                "workers": 2,
+                "gpuPerWorker": 8,
+            },
+        }
+
+    return Story("trainingjob", make, "Succeeded")

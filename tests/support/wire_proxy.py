@@ -30,9 +30,26 @@ _DATA, _HEADERS = 0, 1
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 _TIMEOUT_SECONDS = 600.0
 # RPCs that change nothing at the service.
-_READS = ("List", "Wait", "Poll", "TagsGet", "GetLogs", "GetTaskId", "FromName", "Lookup", "Hello", "Access")
+_READS = (
+    "List",
+    "Wait",
+    "Poll",
+    "TagsGet",
+    "GetLogs",
+    "GetTaskId",
+    "FromName",
+    "Lookup",
+    "Hello",
+    "Access",
+    "Heartbeat",
+)
 _READ_NAMES = frozenset(
-    {"AuthTokenGet", "EnvironmentGetOrCreate", "BlobGet", "ImageJoinStreaming", "SandboxGetTunnels"}
+    {
+        *("AuthTokenGet", "EnvironmentGetOrCreate", "BlobGet", "ImageJoinStreaming", "SandboxGetTunnels"),
+        *("AppGetByDeploymentName", "AppGetTags", "MountBatchedCheckExistence"),
+        *("FunctionGet", "FunctionGetCallGraph", "FunctionCallFromId", "FunctionCallGetInfo", "ClusterGet"),
+        *("AppFetchLogs", "AppCountLogs", "AppGetInfo", "AppGetLayout", "TaskGetInfo"),
+    }
 )
 
 Moment = Literal["before", "done"]

@@ -85,3 +85,18 @@ def test_nobody_asks_whether_this_is_a_laptop():
         if isinstance(node, ast.If) and "is_local" in ast.dump(node.test)
     ]
     assert asks == []
+
+
+def test_only_one_module_uses_private_parts_of_the_sdk_of_modal():
+    """Ruff forbids private attributes elsewhere (SLF001). The stand-in is the service, so it knows the protocol."""
+    modal = SOURCE / "cloud" / "modal"
+    private = [
+        f"{path.relative_to(SOURCE)}: {name}"
+        for path in SOURCE.rglob("*.py")
+        if modal / "stand_in" not in path.parents and path != modal / "internals.py"
+        for name in imports(path)
+        if name.startswith(("modal.", "modal_proto")) and (name.startswith("modal_proto") or "._" in name)
+    ]
+    assert private == []
+    ours = [path for path in modal.rglob("*.py") if modal / "stand_in" not in path.parents]
+    assert [path.name for path in ours if "SLF001" in path.read_text()] == ["internals.py"]

@@ -11,7 +11,7 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -401,19 +401,26 @@ class Operator:
         return executors
 
     def _record_progress(self, claim_name: str, step: str, message: str) -> None:
-        """Record an event on the pod whose launch takes a step."""
+        """Record an event on the pods whose launch takes a step."""
         claim = self._claims.get(Key("", claim_name))
-        pod = self._pod(claim.spec.owner.uid) if claim else None
-        if pod is not None:
-            reason = EventReason.IMAGE_PREPARING if step == "image" else EventReason.WAITING_FOR_CAPACITY
+        reason = EventReason.IMAGE_PREPARING if step == "image" else EventReason.WAITING_FOR_CAPACITY
+        for pod in self._pods_of(claim) if claim else ():
             self.record(POD, pod, Event(reason, message))
 
     def _claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
-        """Record events on the pod of a claim. Only the leader does, because every replica sees the change."""
-        pod = self._pod(new.spec.owner.uid) if new is not None and self._elector.is_leader else None
-        if pod is not None and new is not None:
-            for event in pod_events.events_of(old, new):
+        """Record events on the pods of a claim. Only the leader does, because every replica sees the change."""
+        if new is None or not self._elector.is_leader:
+            return
+        events = pod_events.events_of(old, new)
+        for pod in self._pods_of(new) if events else ():
+            for event in events:
                 self.record(POD, pod, event)
+
+    def _pods_of(self, claim: CloudInstance) -> Iterator[Object]:
+        """Yield the pods of a claim that are on a node of a cloud: each rank of a gang."""
+        for uid in claim.spec.pod_uids:
+            if (pod := self._pod(uid)) is not None:
+                yield pod
 
     def _pod(self, uid: str) -> Object | None:
         return next((pod for node in self._nodes if (pod := node.kubelet.cached_pod(uid))), None)

@@ -69,8 +69,7 @@ def index_by_pod(claim: CloudInstance) -> Iterable[IndexKey]:
 
     No namespace is needed: the API server assigns the UIDs of pods, and tenants cannot write claims.
     """
-    members = claim.spec.member_pods
-    return tuple(IndexKey("", member.uid) for member in members) or (IndexKey("", claim.spec.owner.uid),)
+    return tuple(IndexKey("", uid) for uid in claim.spec.pod_uids)
 
 
 def index_by_work(claim: CloudInstance) -> Iterable[IndexKey]:

@@ -164,6 +164,11 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     ] = ()
     grace_seconds: Annotated[fields.Seconds, Meta(description="Grace period of the program in seconds.")] = 30
 
+    @property
+    def pod_uids(self) -> tuple[str, ...]:
+        """Return the UIDs of the pods: those of a gang by rank, or that of the owner."""
+        return tuple(member.uid for member in self.member_pods) or (self.owner.uid,)
+
 
 class Launching(fields.ApiStruct, frozen=True, kw_only=True):
     """The call to the cloud. Written before the call, so that two operators never both call."""

@@ -9,6 +9,7 @@ from skysail.claims.types import (
     Exit,
     Gpu,
     Launching,
+    MemberPod,
     OwnerRef,
     RefusedCandidate,
 )
@@ -62,3 +63,9 @@ def test_end_names_exit_code_and_cost():
 
 def test_end_without_an_instance_is_no_event_of_an_instance():
     assert reasons(state="Terminated") == []
+
+
+def test_pods_of_a_gang_are_its_ranks_and_not_its_owner():
+    ranks = tuple(MemberPod(name=f"p-{rank}", uid=f"u-{rank}", container="c") for rank in range(2))
+    assert replace(SPEC, member_pods=ranks).pod_uids == ("u-0", "u-1")
+    assert SPEC.pod_uids == ("u",)

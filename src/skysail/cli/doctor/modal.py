@@ -46,6 +46,7 @@ async def _paid_checks(account: AccountChecks, context: DoctorContext) -> AsyncI
         ("sandbox", account.sandbox),
         ("gpu sandbox", lambda: account.sandbox(_GPU)),
         ("port", account.port),
+        ("tunnel", account.tunnel),
         ("deploy", account.deploy),
     )
     for name, call in paid:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
 
+import aiohttp
 import modal
+from yarl import URL
 
+from skysail.cloud import outbound
 from skysail.cloud.account import GpuRequest, LaunchSpec, Member
 from skysail.cloud.errors import OutcomeUnknown
+from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.modal import errors, identity
 from skysail.cloud.modal.account import ModalAccount
 from skysail.cloud.modal.connection import Connection
@@ -26,8 +32,12 @@ _PORT = 8000
 _SERVER = (
     "import http.server as h, threading, time\n"
     "print('ready', flush=True)\n"
-    "h.test(h.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')"
+    "h.test(h.SimpleHTTPRequestHandler, port=8000, bind='0.0.0.0')"
 )
+# A new tunnel may need a moment until it answers.
+_TUNNEL_SECONDS = 60.0
+_REQUEST_SECONDS = 15.0
+_OK = 200
 
 
 class AccountChecks:
@@ -74,15 +84,15 @@ class AccountChecks:
 
     async def port(self) -> str:
         """Connect to a port of a sandbox."""
-        instance = await self._account.create(self._spec(("python3", "-c", _SERVER)))
-        try:
-            async for piece in self._account.output(instance.id):
-                if b"Serving" in piece.data or b"ready" in piece.data:
-                    break
-            answer = await self._request(instance.id)
-        finally:
-            await self._account.terminate(instance.id, 0)
+        async with self._server() as instance:
+            answer = await self._request(instance)
         return f"A port of a sandbox answered {answer!r}."
+
+    async def tunnel(self) -> str:
+        """Reach an HTTP server in a sandbox by its tunnel."""
+        async with self._server() as instance:
+            await check_tunnel(await self._account.http_address(instance, _PORT))
+        return "A tunnel to a sandbox answered with its token, and not without."
 
     async def deploy(self) -> str:
         """Deploy an App without functions, which costs nothing, and stop it."""
@@ -96,6 +106,18 @@ class AccountChecks:
         except errors.SDK_ERRORS as error:
             raise errors.of_read(error) from error
         return f"App {app.app_id} was deployed and stopped."
+
+    @contextlib.asynccontextmanager
+    async def _server(self) -> AsyncIterator[str]:
+        """Run an HTTP server in a sandbox. Yields the sandbox when the server is ready."""
+        instance = await self._account.create(self._spec(("python3", "-c", _SERVER)))
+        try:
+            async for piece in self._account.output(instance.id):
+                if b"Serving" in piece.data or b"ready" in piece.data:
+                    break
+            yield instance.id
+        finally:
+            await self._account.terminate(instance.id, 0)
 
     async def _request(self, instance: str) -> str:
         connection = await self._account.dial(instance, _PORT)
@@ -120,3 +142,27 @@ class AccountChecks:
             gpus=GpuRequest(gpu) if gpu else None,
             max_lifetime=_LIFETIME,
         )
+
+
+async def check_tunnel(address: HttpAddress) -> None:
+    """Wait until the tunnel answers. Raises OutcomeUnknown if it does not, or if it answers without its token, too."""
+    deadline = time.monotonic() + _TUNNEL_SECONDS
+    while (status := await _status(address, dict(address.headers))) != _OK:
+        if time.monotonic() > deadline:
+            raise OutcomeUnknown(f"The tunnel answered {status or 'nothing'} instead of {_OK}.")
+        await asyncio.sleep(_POLL_SECONDS)
+    if await _status(address, {}) == _OK:
+        raise OutcomeUnknown(f"The tunnel {address.url} answers without its token: end the sandbox.")
+
+
+async def _status(address: HttpAddress, headers: Mapping[str, str]) -> int:
+    """Return the status of one request, or 0 without an answer."""
+    url, timeout = URL(address.url), aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        try:
+            async with session.get(
+                url, headers=headers, allow_redirects=False, ssl=address.verifies, proxy=outbound.http_proxy(url)
+            ) as reply:
+                return reply.status
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return 0

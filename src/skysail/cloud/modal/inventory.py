@@ -55,6 +55,8 @@ class SandboxInventory:
         self._known: dict[str, _Known] = {}
         # Apps that this process has created, which a listing of Apps may show late.
         self._apps: dict[str, str] = {}
+        # When the last listing began, and the sandboxes that ran then.
+        self._listing: tuple[float, frozenset[str]] = (0.0, frozenset())
         # Sandboxes whose termination this process has requested.
         self._asked: set[str] = set()
 
@@ -78,7 +80,7 @@ class SandboxInventory:
         A sandbox that this process knows and that is not listed is looked up by its id: it has ended, or a listing
         shows it late. Raises if one App cannot be listed.
         """
-        client = await self._connection.client()
+        client, begun = await self._connection.client(), self._now()
         apps = {*app_ids, *self._apps.values()}
         try:
             limit = asyncio.Semaphore(_MAX_CONCURRENT)
@@ -87,6 +89,7 @@ class SandboxInventory:
             raise errors.of_read(error) from error
         rows = [row for page in pages for row in page]
         self._forget(rows)
+        self._listing = (begun, frozenset(row.id for row in rows))
         listed = [await self._listed(client, row) for row in rows]
         return Inventory((*listed, *await self._unlisted({row.id for row in rows}, limit)))
 
@@ -119,6 +122,20 @@ class SandboxInventory:
             self._end(known, result, was_asked=sandbox_id in self._asked)
             self._asked.discard(sandbox_id)
         return _instance(sandbox_id, known, is_started=known.started is not None or known.exit is not None)
+
+    async def has_ended(self, sandbox_id: str, max_age: float = 0.0) -> bool:
+        """Return whether the sandbox has ended. An unknown state ends nothing.
+
+        A sandbox that ran in a listing of the last `max_age` seconds is not looked up.
+        """
+        begun, running = self._listing
+        if sandbox_id in running and abs(self._now() - begun) < max_age:
+            return False
+        try:
+            instance = await self.get(sandbox_id)
+        except ProviderError:
+            return False
+        return instance is None or instance.state == "ended"
 
     async def finished(self, client: modal.Client, app_id: str, claim: str) -> Instance | None:
         """Return the sandbox of a claim whose program has ended by itself, or None.

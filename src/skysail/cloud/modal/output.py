@@ -7,22 +7,19 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from functools import partial
 from typing import Literal
 
 import modal
 import msgspec
 
 from skysail.cloud.errors import Gone, ProviderError
-from skysail.cloud.modal import errors, internals
+from skysail.cloud.modal import errors, internals, lifetime
 from skysail.cloud.modal.internals import LogChunk, Stream
 from skysail.cloud.modal.inventory import SandboxInventory
 from skysail.cloud.provider import Output
 
 _STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
-# A stream that is silent for this long is checked: a connection may hang without an error.
-_SILENCE_SECONDS = 30.0
-# After the end of the sandbox, a silent stream gets this long.
-_LAST_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 _MAX_PENDING = 256
 _STORED_ENTRIES = 20_000
@@ -137,7 +134,7 @@ class SandboxOutput:
             while True:
                 chunk = await self._next(chunks, sandbox.object_id)
                 if chunk is None:
-                    return place, "gone" if await self._has_ended(sandbox.object_id) else "broken"
+                    return place, "gone" if await self._inventory.has_ended(sandbox.object_id) else "broken"
                 offset = place.offset if chunk.start is None else chunk.start
                 if chunk.data:
                     await queue.put(Output(stream, self._now(), chunk.data, offset))
@@ -154,31 +151,14 @@ class SandboxOutput:
 
     async def _next(self, chunks: AsyncGenerator[LogChunk, None], sandbox_id: str) -> LogChunk | None:
         """Return the next chunk, or None if the stream has to be reopened."""
-        pending = asyncio.ensure_future(anext(chunks, None))
-        try:
-            while True:
-                done, _ = await asyncio.wait({pending}, timeout=_SILENCE_SECONDS)
-                if done:
-                    return pending.result()
-                if await self._has_ended(sandbox_id):
-                    done, _ = await asyncio.wait({pending}, timeout=_LAST_SECONDS)
-                    return pending.result() if done else None
-        finally:
-            if not pending.done():
-                pending.cancel()
-                await asyncio.wait({pending}, timeout=_LAST_SECONDS)
+        with contextlib.suppress(Gone):
+            has_ended = partial(self._inventory.has_ended, sandbox_id, lifetime.LISTING_SECONDS)
+            return await lifetime.while_running(anext(chunks, None), has_ended)
+        return None
 
     async def _after_failure(self, sandbox_id: str, stream: Stream, error: BaseException) -> bool:
         """Wait before the stream is reopened. Returns whether it has ended with its sandbox."""
         extra = {"instance": sandbox_id, "stream": stream, "why": errors.text(error)}
         log.debug("output of sandbox interrupted, reopened", extra=extra)
         await asyncio.sleep(_RETRY_SECONDS)
-        return isinstance(errors.of_read(error), Gone) and await self._has_ended(sandbox_id)
-
-    async def _has_ended(self, sandbox_id: str) -> bool:
-        """Return whether the sandbox has ended. An unknown state does not end its output."""
-        try:
-            instance = await self._inventory.get(sandbox_id)
-        except ProviderError:
-            return False
-        return instance is None or instance.state == "ended"
+        return isinstance(errors.of_read(error), Gone) and await self._inventory.has_ended(sandbox_id)

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import modal
@@ -16,7 +17,7 @@ from yarl import URL
 
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Unsupported
 from skysail.cloud.http_address import HttpAddress
-from skysail.cloud.modal import errors, internals, scripts
+from skysail.cloud.modal import errors, internals, lifetime, scripts
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.inventory import SandboxInventory, detach
 from skysail.cloud.modal.output import SandboxOutput
@@ -35,15 +36,20 @@ _TOKEN_SECONDS = 1800.0
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 _BROKEN = "The connection to the port broke, so its last bytes may be missing."
 
+_HasEnded = Callable[[], Awaitable[bool]]
+
 log = logging.getLogger(__name__)
 
 
 class ExecSession:
     """A command beside the program."""
 
-    def __init__(self, sandbox: modal.Sandbox, process: Any, nonce: str, *, has_tty: bool) -> None:
+    def __init__(
+        self, sandbox: modal.Sandbox, process: Any, nonce: str, *, has_tty: bool, has_ended: _HasEnded
+    ) -> None:
         self._sandbox = sandbox
         self._process = process
+        self._has_ended = has_ended
         self._nonce = nonce
         self._has_tty = has_tty
         self._is_closed = False
@@ -53,7 +59,7 @@ class ExecSession:
         try:
             for start in range(0, len(data), _CHUNK):
                 self._process.stdin.write(data[start : start + _CHUNK])
-                await self._process.stdin.drain.aio()
+                await lifetime.while_running(self._process.stdin.drain.aio(), self._has_ended)
         except errors.SDK_ERRORS as error:
             raise errors.of_read(error) from error
 
@@ -89,7 +95,7 @@ class ExecSession:
 
     async def wait(self) -> int:
         try:
-            code: int = await self._process.wait.aio()
+            code: int = await lifetime.while_running(self._process.wait.aio(), self._has_ended)
         except errors.SDK_ERRORS as error:
             raise errors.of_read(error) from error
         return code if code >= 0 else _SIGNAL_BASE - code
@@ -106,12 +112,12 @@ class ExecSession:
         await detach(self._sandbox)
 
     async def _copy(self, stream: internals.Stream, queue: asyncio.Queue[Output | None]) -> None:
-        reader = self._process.stdout if stream == "stdout" else self._process.stderr
+        reader = aiter(self._process.stdout if stream == "stdout" else self._process.stderr)
         try:
-            async for data in reader:
+            while (data := await lifetime.while_running(anext(reader, None), self._has_ended)) is not None:
                 await queue.put(Output(stream, time.time(), data))
-        except errors.SDK_ERRORS as error:
-            failure = errors.of_read(error)
+        except (ProviderError, *errors.SDK_ERRORS) as error:
+            failure = error if isinstance(error, ProviderError) else errors.of_read(error)
             # A command ends with its sandbox.
             self._failure = None if isinstance(failure, Gone) else failure
             log.debug("output of a command at modal broke", extra={"why": str(failure)})
@@ -121,15 +127,16 @@ class ExecSession:
 class AttachedSession:
     """The program itself: its output from now on, and its input."""
 
-    def __init__(self, sandbox: modal.Sandbox, output: SandboxOutput) -> None:
+    def __init__(self, sandbox: modal.Sandbox, output: SandboxOutput, has_ended: _HasEnded) -> None:
         self._sandbox = sandbox
         self._output = output
+        self._has_ended = has_ended
 
     async def write(self, data: bytes) -> None:
         try:
             for start in range(0, len(data), _CHUNK):
                 self._sandbox.stdin.write(data[start : start + _CHUNK])
-                await self._sandbox.stdin.drain.aio()
+                await lifetime.while_running(self._sandbox.stdin.drain.aio(), self._has_ended)
         except errors.SDK_ERRORS as error:
             raise errors.of_read(error) from error
 
@@ -148,7 +155,8 @@ class AttachedSession:
 
     async def wait(self) -> int:
         try:
-            await self._sandbox.wait.aio(raise_on_termination=False)
+            waiting = self._sandbox.wait.aio(raise_on_termination=False)
+            await lifetime.while_running(waiting, self._has_ended)
         except exception.SandboxTimeoutError:
             log.debug("attached sandbox ended at its deadline", extra={"instance": self._sandbox.object_id})
         except errors.SDK_ERRORS as error:
@@ -228,10 +236,14 @@ class SandboxSessions:
         except errors.SDK_ERRORS as error:
             await detach(sandbox)
             raise errors.of_read(error) from error
-        return ExecSession(sandbox, process, nonce, has_tty=tty)
+        has_ended = partial(self._inventory.has_ended, sandbox_id, lifetime.LISTING_SECONDS)
+        return ExecSession(sandbox, process, nonce, has_tty=tty, has_ended=has_ended)
 
     async def attach(self, sandbox_id: str) -> Session:
-        return AttachedSession(await self._open(sandbox_id), self._output)
+        sandbox = await self._open(sandbox_id)
+        return AttachedSession(
+            sandbox, self._output, partial(self._inventory.has_ended, sandbox_id, lifetime.LISTING_SECONDS)
+        )
 
     async def dial(self, sandbox_id: str, port: int) -> RelayConnection:
         """Connect to a port on the loopback interface of the sandbox.

@@ -29,8 +29,8 @@ class Inventory:
     async def open(self, _sandbox_id: str):
         yield self._sandbox
 
-    async def get(self, _sandbox_id: str):
-        return SimpleNamespace(state="ended")
+    async def has_ended(self, _sandbox_id: str) -> bool:
+        return True
 
 
 @pytest.mark.parametrize("streamed", ["", "one\n", "one\ntw", "one\ntwo\n"])

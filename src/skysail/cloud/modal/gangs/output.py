@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Literal
 
 import modal
@@ -19,14 +20,11 @@ import msgspec
 from modal.types import LogEntry
 
 from skysail.cloud.errors import Gone, ProviderError
-from skysail.cloud.modal import errors
+from skysail.cloud.modal import errors, lifetime
 from skysail.cloud.modal.gangs import markers
 from skysail.cloud.modal.gangs.inventory import Gang, GangInventory
 from skysail.cloud.provider import Output
 
-# A log that is silent for this long is checked: a connection may hang without an error.
-_SILENCE_SECONDS = 30.0
-_LAST_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 # How often the stored log is read for lines that arrive after the end of the call.
 _LAST_READS = 3
@@ -209,19 +207,9 @@ class GangOutput:
 
     async def _next(self, entries: AsyncGenerator[LogEntry, None], gang: Gang) -> LogEntry | None:
         """Return the next entry, or None if the log has ended or has to be reopened."""
-        pending = asyncio.ensure_future(anext(entries, None))
-        try:
-            while True:
-                done, _ = await asyncio.wait({pending}, timeout=_SILENCE_SECONDS)
-                if done:
-                    return pending.result()
-                if await self._has_ended(gang):
-                    done, _ = await asyncio.wait({pending}, timeout=_LAST_SECONDS)
-                    return pending.result() if done else None
-        finally:
-            if not pending.done():
-                pending.cancel()
-                await asyncio.wait({pending}, timeout=_LAST_SECONDS)
+        with contextlib.suppress(Gone):
+            return await lifetime.while_running(anext(entries, None), partial(self._has_ended, gang))
+        return None
 
     async def _stored(self, call: modal.FunctionCall[None], gang: Gang) -> AsyncIterator[LogEntry]:
         """Yield the stored entries of the log."""

@@ -11,7 +11,7 @@ import msgspec
 
 from skysail.base import untrusted_json
 from skysail.base.untrusted_json import InvalidJson
-from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.errors import Gone, MachineRejected, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
 from skysail.cloud.runpod import api
 
 T = TypeVar("T")
@@ -101,6 +101,8 @@ def create_error(reply: Reply) -> ProviderError:
         return _unknown(reply)
     if reply.status == _BAD_REQUEST and _CAPACITY.search(reply.detail):
         return NoCapacity(f"RunPod: {reply.detail}.")
+    if reply.status == _BAD_REQUEST:  # a broken rule or a machine that cannot be had: no code tells them apart
+        return MachineRejected(f"RunPod rejects the request: {reply.detail or reply.status}.")
     if reply.status == _FORBIDDEN:
         return NoCapacity(f"The RunPod account has no access to these machines: {reply.detail or 'forbidden'}.")
     if reply.status in {_UNAUTHORIZED, _PAYMENT}:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -31,8 +32,11 @@ _MAX_ANSWER_BYTES = 32 * 2**20
 _CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 30.0
 _CREATE_SECONDS = 60.0
-# A stream without an event for this long is opened again: a connection may be lost without notice.
-_SILENT_STREAM_SECONDS = 900.0
+# A stream without an event for a time between these two is opened again: a connection may be lost without notice. An
+# ended container deletes its pod after 15 minutes, and its exit code has to be read before. Many streams must not be
+# opened at the same time: they would take the quota from probes.
+_MIN_SILENT_SECONDS = 300.0
+_MAX_SILENT_SECONDS = 600.0
 _MAX_PAGES = 100
 # Number of earlier lines that a log stream may begin with. The service sends 100 if a request names none.
 _MAX_LOG_TAIL = 5000
@@ -199,7 +203,8 @@ class RunPodClient:
         cursor = last_event or api.timestamp(since)
         headers = self._headers() | {"Accept": "text/event-stream", "Last-Event-ID": cursor}
         await self.budget.acquire(DEFERRABLE)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_STREAM_SECONDS)
+        silent = random.uniform(_MIN_SILENT_SECONDS, _MAX_SILENT_SECONDS)  # noqa: S311 (spreads the load)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silent)
         url = self._url(f"/pods/{_quoted(pod)}/logs", {"since": api.timestamp(since), "tail": str(_MAX_LOG_TAIL)})
         try:
             async with self._streams.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
@@ -274,7 +279,8 @@ class RunPodClient:
         return answers.Reply(response.status, bytes(content), headers)
 
     def _observe(self, response: aiohttp.ClientResponse) -> None:
-        self.budget.observe(response.headers.get("RateLimit", ""))
+        headers = response.headers
+        self.budget.observe(headers.get("RateLimit", ""), headers.get("RateLimit-Policy", ""))
 
     def _headers(self) -> dict[str, str]:
         # A generic User-Agent is rejected by the service's proxy. Compressed answers could grow without limit.

@@ -14,6 +14,7 @@ from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
 from skysail.cloud.provider import RunId
+from skysail.cloud.runpod import launch
 from skysail.cloud.runpod.account import KEY_FIELD, RunPodAccount
 from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.runpod.stand_in.faults import Fault
@@ -347,6 +348,23 @@ async def test_log_with_more_lines_than_the_default_tail_is_read_whole():
         pieces = [piece.data async for piece in second.output(made.id)]
         assert b"".join(pieces).decode() == lines
         await second.close()
+
+
+@virtual
+async def test_exit_behind_a_stream_that_went_silent_is_known_before_the_pod_deletes_itself():
+    """A connection that was lost without notice: the stream sends two lines, and then nothing."""
+    async with scene(Fault(what="silent", on="logs", at=1, lines=2)) as at:
+        made = await at.account.create(launch_spec())
+        await at.until_running(1)
+        await asyncio.sleep(30.0)
+        (run,) = at.provider.containers
+        nonce = at.body().env["SKYSAIL_NONCE"]
+        await at.provider.say(run, f"skysail-start {nonce}\nahoy\n\nskysail-exit {nonce} 37 exited \n")
+        ended = asyncio.get_running_loop().time()
+        while (await at.account.list()).instances[0].exit is None:
+            await asyncio.sleep(10.0)
+        assert asyncio.get_running_loop().time() - ended < launch.HOLD_SECONDS - 200
+        assert [piece.data async for piece in at.account.output(made.id)] == [b"ahoy\n"]
 
 
 LARGE = [f"{number:06d} {'x' * 200}\n" for number in range(15_000)]  # twelve times the buffer

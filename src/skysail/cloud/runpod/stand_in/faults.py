@@ -31,6 +31,7 @@ FaultKind = Literal[
     "late",  # missing from lists for a long time
     "hidden",  # missing from lists and lookups for a long time
     "cut",  # a log stream that ends after some lines
+    "silent",  # a log stream that sends nothing after some lines, and does not end
     "no-capacity",
     "sold-out",  # the catalogue shows no stock of any GPU
     "no-start",  # the container never starts, and the service gives up

@@ -190,6 +190,8 @@ class StandInServer:
             if fault.what == "cut" and sent >= fault.lines:
                 replies.abort(request)
                 return response
+            if fault.what == "silent" and sent >= fault.lines:
+                await asyncio.Event().wait()  # until the client disconnects
         return response
 
     async def _exec(self, request: web.Request) -> web.Response:

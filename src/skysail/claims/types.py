@@ -83,7 +83,7 @@ class Candidate(fields.ApiStruct, frozen=True, kw_only=True):
 
 
 class RefusedCandidate(fields.ApiStruct, frozen=True, kw_only=True):
-    """A candidate that was tried in vain: the cloud has no capacity, rejects the request, or bills more than the cap."""
+    """A candidate that was tried in vain: the cloud has no capacity, rejects the request or bills more than the cap."""
 
     candidate: Annotated[fields.Count, Meta(description="Index in spec.candidates.")]
     reason: Annotated[

@@ -24,7 +24,7 @@ from skysail.claims.plan.termination import TerminationReason
 from skysail.claims.snapshot import NotObserved, Observed, Snapshot
 from skysail.claims.types import Candidate, CloudInstance, CloudInstanceStatus, EarlierInstance, RefusedCandidate
 from skysail.cloud.account import GpuRequest, Instance, LaunchSpec
-from skysail.cloud.errors import Throttled
+from skysail.cloud.errors import MachineRejected, NoCapacity, Throttled
 from skysail.core.actions import Event, Plan
 from skysail.core.conditions import set_condition
 
@@ -76,14 +76,10 @@ def begin(claim: CloudInstance, status: CloudInstanceStatus) -> CloudInstanceSta
     return msgspec.structs.replace(status, refused_candidates=()) if is_exhausted(claim) else status
 
 
-def no_capacity(snapshot: Snapshot, message: str) -> Plan:
-    """Plan after the cloud answered that it has no capacity for the candidate."""
-    return _refuse(snapshot, snapshot.object.status, "NoCapacity", message)
-
-
-def rejected(snapshot: Snapshot, message: str) -> Plan:
-    """Plan after the cloud rejected the request for the candidate."""
-    return _refuse(snapshot, snapshot.object.status, "Rejected", message)
+def no_capacity(snapshot: Snapshot, error: NoCapacity) -> Plan:
+    """Plan after the cloud answered that it has no capacity for the candidate, or rejects the request for it."""
+    reason: RefusalReason = "Rejected" if isinstance(error, MachineRejected) else "NoCapacity"
+    return _refuse(snapshot, snapshot.object.status, reason, str(error))
 
 
 def long_throttle(snapshot: Snapshot) -> str:

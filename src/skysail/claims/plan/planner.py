@@ -212,12 +212,10 @@ def _called(snapshot: Snapshot, call: CallResult) -> Plan:
 def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
     """Plan after a failed call. Only the errors of the provider contract prove that nothing was created."""
     match error:
-        case MachineRejected() if snapshot.object.spec.candidates:
-            return candidates.rejected(snapshot, str(error))
-        case MachineRejected():
-            return _refused(snapshot, Reason.REFUSED, error)
         case NoCapacity() if snapshot.object.spec.candidates:
-            return candidates.no_capacity(snapshot, str(error))
+            return candidates.no_capacity(snapshot, error)
+        case MachineRejected() | Unsupported():
+            return _refused(snapshot, Reason.REFUSED, error)
         case NoCapacity() | Throttled():
             reason = Reason.THROTTLED if isinstance(error, Throttled) else Reason.NO_CAPACITY
             status = claim_status.reset_to_claimed(snapshot, reason, f"{error} The launch is retried later.")
@@ -226,8 +224,6 @@ def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
             return _refused(
                 snapshot, error.reason if termination.REASON.fullmatch(error.reason) else Reason.REFUSED, error
             )
-        case Unsupported():
-            return _refused(snapshot, Reason.REFUSED, error)
         case _:
             return _outcome_unknown(snapshot, str(error))
 

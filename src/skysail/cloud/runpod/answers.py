@@ -99,10 +99,8 @@ def create_error(reply: Reply) -> ProviderError:
     """Return the error that an answer means for a create. Only an answer of the API proves that nothing was made."""
     if not _is_final(reply):
         return _unknown(reply)
-    if reply.status == _BAD_REQUEST and _CAPACITY.search(reply.detail):
-        return NoCapacity(f"RunPod: {reply.detail}.")
-    if reply.status == _BAD_REQUEST:  # a broken rule or a machine that cannot be had: no code tells them apart
-        return MachineRejected(f"RunPod rejects the request: {reply.detail or reply.status}.")
+    if reply.status == _BAD_REQUEST:
+        return _rejected_machine(reply)
     if reply.status == _FORBIDDEN:
         return NoCapacity(f"The RunPod account has no access to these machines: {reply.detail or 'forbidden'}.")
     if reply.status in {_UNAUTHORIZED, _PAYMENT}:
@@ -127,6 +125,13 @@ def before_create(failure: ProviderError) -> ProviderError:
 def printable(text: str) -> str:
     """Return the beginning of a text of the service, in printable ASCII."""
     return _UNPRINTABLE.sub(" ", text)[:_MAX_DETAIL].strip()
+
+
+def _rejected_machine(reply: Reply) -> NoCapacity:
+    """Return the error of a broken rule, or of a machine that cannot be had. Only the text tells them apart."""
+    if _CAPACITY.search(reply.detail):
+        return NoCapacity(f"RunPod: {reply.detail}.")
+    return MachineRejected(f"RunPod rejects the request: {reply.detail or reply.status}.")
 
 
 def _is_final(reply: Reply) -> bool:

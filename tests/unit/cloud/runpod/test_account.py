@@ -361,7 +361,7 @@ async def test_exit_behind_a_stream_that_went_silent_is_known_before_the_pod_del
         nonce = at.body().env["SKYSAIL_NONCE"]
         await at.provider.say(run, f"skysail-start {nonce}\nahoy\n\nskysail-exit {nonce} 37 exited \n")
         ended = asyncio.get_running_loop().time()
-        while (await at.account.list()).instances[0].exit is None:
+        while (await at.account.list()).instances[0].exit is None:  # noqa: ASYNC110
             await asyncio.sleep(10.0)
         assert asyncio.get_running_loop().time() - ended < launch.HOLD_SECONDS - 200
         assert [piece.data async for piece in at.account.output(made.id)] == [b"ahoy\n"]

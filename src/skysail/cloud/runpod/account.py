@@ -19,7 +19,7 @@ from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
-from skysail.cloud.runpod import api, catalogue, launch, marks, sessions
+from skysail.cloud.runpod import answers, api, catalogue, launch, marks, sessions
 from skysail.cloud.runpod.background_tasks import BackgroundTasks
 from skysail.cloud.runpod.client import DEFAULT_URL, Endpoint, RunPodClient
 from skysail.cloud.runpod.placement import Placer
@@ -115,12 +115,21 @@ class RunPodAccount:
     async def create(self, spec: LaunchSpec) -> Instance:
         launch.check(spec, self.terms.max_lifetime)
         placement = await self._placer.prepare(spec)
-        pod = await self.client.create_pod(launch.create_body(spec, placement))
+        pod = await self._create_pod(spec, placement)
         self._pods.cluster = self._pods.cluster or spec.cluster
         state = self._pods.add(pod, marks.Mark(spec.cluster, spec.claim, placement.nonce))
         self._pods.changes.publish(spec.claim)
         self._hasten()
         return state.instance()
+
+    async def _create_pod(self, spec: LaunchSpec, placement: launch.Placement) -> api.Pod:
+        """Create the pod. A registry credential that somebody has deleted is no reason to give the launch up."""
+        try:
+            return await self.client.create_pod(launch.create_body(spec, placement))
+        except Rejected as error:
+            if error.reason == answers.NOT_FOUND_REASON and placement.registry:
+                await self._placer.check_registry(spec, placement)
+            raise
 
     async def terminate(self, instance: str, grace: float) -> None:
         await self._terminator.terminate(instance, grace)

@@ -126,7 +126,8 @@ class RunPodClient:
             )
         reply = await self._send("POST", "/pods", body=content, reserve=NORMAL, seconds=_CREATE_SECONDS)
         if reply.status != answers.CREATED:
-            raise answers.create_error(reply)
+            # The script contains the files of Secrets.
+            raise answers.create_error(reply.without(*body.env.values(), *body.cmd[:1]))
         return _usable(reply.decode(api.Pod))
 
     async def delete_pod(self, pod: str) -> None:
@@ -173,7 +174,9 @@ class RunPodClient:
         return (await self._expect("GET", "/registries", reserve=reserve)).decode(api.Registries).registries
 
     async def create_registry(self, body: api.CreateRegistry) -> api.Registry:
-        reply = await self._expect("POST", "/registries", body=msgspec.json.encode(body), want=answers.CREATED)
+        reply = await self._send("POST", "/registries", body=msgspec.json.encode(body))
+        if reply.status != answers.CREATED:
+            raise answers.error(reply.without(body.password))
         return reply.decode(api.Registry)
 
     async def delete_registry(self, registry: str) -> None:
@@ -260,7 +263,7 @@ class RunPodClient:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_answer(error) from error
         self._check_throttled(reply)
-        return reply
+        return reply.without(self._key())
 
     def _check_throttled(self, reply: answers.Reply) -> None:
         """Raise `Throttled` for a 429, and let all later calls wait as long as the service asks."""

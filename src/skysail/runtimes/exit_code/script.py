@@ -28,8 +28,8 @@ class WrapperOptions(NamedTuple):
     """Options of one run. Times are in seconds.
 
     `lifetime`: the program is ended after it. `hold`: the ended container deletes its pod after it, through `api`,
-    whose private CA is `ca`. `late_hold`: the same for a program that reached its lifetime. `folders` and `files` are created before the program starts, and so are `links`: folders,
-    and the paths under which they appear.
+    whose private CA is `ca`. `late_hold`: the same for a program that reached its lifetime. `folders` and `files` are
+    created before the program starts, and so are `links`: folders, and the paths under which they appear.
     """
 
     nonce: str

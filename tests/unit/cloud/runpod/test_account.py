@@ -24,7 +24,7 @@ from skysail.node.probes.handlers import ProbeHandlers
 from skysail.node.probes.pace import ProbePace
 from skysail.node.sync.snapshot import ProbeState
 from tests.support import virtual_time
-from tests.support.runpod_scene import CLUSTER, KEY, launch_spec, scene, second_account, virtual
+from tests.support.runpod_scene import CLUSTER, KEY, Exited, launch_spec, scene, second_account, virtual
 
 
 class Silence:
@@ -77,23 +77,6 @@ class AtAccount:
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool):
         return await self._account.exec(run.pod, command, stdin=stdin, tty=tty)
-
-
-class Exited:
-    """A command that exits with 0 at once."""
-
-    async def output(self):
-        for piece in ():
-            yield piece
-
-    async def wait(self) -> int:
-        return 0
-
-    async def kill(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
 
 @virtual

@@ -25,6 +25,7 @@ from skysail.cloud.runpod.client import DEFAULT_URL, Endpoint, RunPodClient
 from skysail.cloud.runpod.placement import Placer
 from skysail.cloud.runpod.pod_directory import PodDirectory
 from skysail.cloud.runpod.pod_state import PodState
+from skysail.cloud.runpod.rate_budget import OPTIONAL, URGENT
 from skysail.cloud.runpod.registry_store import RegistryStore
 from skysail.cloud.runpod.termination import Terminator
 from skysail.cloud.runpod.tracked_pods import OTHER_KEY, TrackedPods
@@ -135,8 +136,11 @@ class RunPodAccount:
         await self._terminator.terminate(instance, grace)
 
     async def list(self) -> Inventory:
+        return await self._list(URGENT)
+
+    async def _list(self, reserve: int) -> Inventory:
         begun, key = self._now(), self._key
-        pods, is_complete = await self.client.list_pods()
+        pods, is_complete = await self.client.list_pods(reserve=reserve)
         self._directory.update(pods, is_complete=is_complete)
         listed = {pod.id for pod in pods}
         is_trusted = self._pods.trust(key, listed)
@@ -245,7 +249,7 @@ class RunPodAccount:
             if self._pods.are_readable:
                 return
             with contextlib.suppress(ProviderError):
-                await self.list()
+                await self._list(OPTIONAL)
 
     def _check_tracked(self, instance: str) -> bool:
         """Return whether a pod is tracked: a process that lists nothing tracks none. Raises `Gone` if it ended."""

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from skysail.cloud.errors import Throttled
 
-# Number of requests of a window that are left to requests of higher urgency.
+# Number of requests of a window that are left to requests of higher urgency. An optional one is rather not sent at all.
 URGENT = 0
 NORMAL = 4
+OPTIONAL = 14
 DEFERRABLE = 15
 _WINDOW = re.compile(r'"(\w{1,16})"\s*;\s*r=(\d{1,9})\s*;\s*t=(\d{1,9})')
 _POLICY = re.compile(r'"(\w{1,16})"\s*;\s*q=(\d{1,9})\s*;\s*w=(\d{1,9})')

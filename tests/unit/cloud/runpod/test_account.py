@@ -156,6 +156,19 @@ async def test_many_launches_within_the_quota_wait_and_none_is_lost():
 
 
 @virtual
+async def test_lists_for_a_quick_start_leave_requests_for_deletions():
+    """The pods need a minute to start, and their quota is almost used up."""
+    async with scene(quota=30, start=55.0) as at:
+        made = [await at.account.create(launch_spec()) for _ in range(8)]
+        await asyncio.sleep(40.0)
+        for pod in made[:3]:
+            await at.account.terminate(pod.id, 0.0)
+        assert len(at.service.pods) == 5
+        lists = at.server.requests.count("GET /v2/pods")
+        assert 1 <= lists <= 8
+
+
+@virtual
 async def test_foreign_pods_are_shown_and_never_followed_or_marked():
     from skysail.cloud.runpod import api
 

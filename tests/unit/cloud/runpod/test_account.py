@@ -246,7 +246,7 @@ async def test_stopped_pod_has_failed_and_is_still_there():
         await at.until_running(1)
         await at.service.stop(made.id)
         await at.account.list()
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(70.0)
         (found,) = (await at.account.list()).instances
         assert (found.state, found.exit.code, found.exit.reason) == ("running", 137, "ProviderStopped")
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import RegistryCredentials
-from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
+from skysail.cloud.errors import Gone, MachineRejected, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
 from skysail.cloud.provider import RunId
 from skysail.cloud.runpod import launch
 from skysail.cloud.runpod.account import KEY_FIELD, RunPodAccount
@@ -219,6 +219,7 @@ async def test_pods_of_this_cluster_are_found_again_after_a_restart_with_their_e
         ("lost", OutcomeUnknown),
         ("proxy-403", OutcomeUnknown),
         ("redirect", OutcomeUnknown),
+        ("400", MachineRejected),
         ("401", Throttled),
         ("402", Throttled),
         ("404", Rejected),

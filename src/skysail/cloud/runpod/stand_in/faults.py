@@ -19,6 +19,7 @@ FaultKind = Literal[
     "unmarked",  # pods are shown without their name and variables
     "lost",  # the connection is cut before anything is done
     "malformed-done",  # done, and the answer cannot be decoded
+    "400",  # rejected for a reason that the service does not document
     "401",
     "402",
     "proxy-403",  # answered by a proxy in HTML

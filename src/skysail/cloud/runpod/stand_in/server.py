@@ -27,7 +27,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _PROXY_PAGE = "<html><title>Access denied</title><body>error code: 1010</body></html>"
 _GENERIC_AGENTS = ("python-", "aiohttp")
-_REFUSALS = {"401": "invalid api key", "402": "insufficient balance", "404": "pod not found"}
+_REFUSALS = {
+    "400": "the request cannot be served",
+    "401": "invalid api key",
+    "402": "insufficient balance",
+    "404": "pod not found",
+}
 
 
 class StandInServer:
@@ -263,7 +268,7 @@ class StandInServer:
         match fault.what:
             case "500":
                 raise Refusal(500, "internal error")
-            case "401" | "402" | "404":
+            case "400" | "401" | "402" | "404":
                 raise Refusal(int(fault.what), _REFUSALS[fault.what])
             case "429":
                 raise Refusal(429, "rate limit exceeded", (str(int(fault.seconds)),))

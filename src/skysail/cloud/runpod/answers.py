@@ -40,6 +40,7 @@ _ACCOUNT_SECONDS = 300.0
 _ACCOUNT_REASONS = {"Unauthorized", "PaymentRequired", "Forbidden"}
 _RETRY_SECONDS = 10.0
 _MAX_DETAIL = 300
+_MAX_REQUEST_ID = 64
 # A shorter text is no secret, and would make an error unreadable.
 _MIN_SECRET = 6
 _QUOTED = 40
@@ -80,6 +81,11 @@ class Reply(msgspec.Struct, frozen=True):
     def is_from_api(self) -> bool:
         """Return whether the API wrote this error, and not a proxy before it."""
         return self.headers.get("content-type", "").split(";")[0].strip().lower() == _PROBLEM
+
+    @property
+    def request_id(self) -> str:
+        """Id that the service has given to the request, empty if it has none."""
+        return printable(self.headers.get("x-request-id", ""))[:_MAX_REQUEST_ID]
 
     @property
     def detail(self) -> str:

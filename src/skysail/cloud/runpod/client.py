@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import ssl
@@ -41,7 +42,11 @@ _MAX_PAGES = 100
 # Number of earlier lines that a log stream may begin with. The service sends 100 if a request names none.
 _MAX_LOG_TAIL = 5000
 _UNIX = "unix:"
+_SERVER_ERROR = 500
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+log = logging.getLogger(__name__)
 
 
 class InvalidEndpoint(UserError):
@@ -263,6 +268,10 @@ class RunPodClient:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_answer(error) from error
         self._check_throttled(reply)
+        if reply.status >= _SERVER_ERROR:
+            # The vendor's support asks for the id of the request.
+            extra = {"call": f"{method} {path}", "status": reply.status, "request": reply.request_id}
+            log.info("runpod answered with an error", extra=extra)
         return reply.without(self._key())
 
     def _check_throttled(self, reply: answers.Reply) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 
 import msgspec
 import pytest
@@ -262,6 +263,19 @@ async def test_pod_that_never_starts_ends_with_the_service_s_reason():
         (found,) = (await at.account.list()).instances
         assert (found.exit.code, found.exit.reason) == (128, "ErrImagePull")
         assert "no space left" in found.exit.message
+
+
+def test_error_of_the_service_is_logged_with_the_id_of_its_request(caplog):
+    async def check() -> None:
+        async with scene(Fault(what="500", on="list", at=1)) as at:
+            with pytest.raises(OutcomeUnknown):
+                await at.account.list()
+
+    caplog.set_level(logging.INFO)
+    virtual_time.run(check())
+    (record,) = [record for record in caplog.records if record.message == "runpod answered with an error"]
+    assert (record.call, record.status) == ("GET /pods", 500)
+    assert len(record.request) == 16
 
 
 @virtual

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -66,6 +67,7 @@ class StandInServer:
 
     async def _runner(self) -> web.AppRunner:
         app = web.Application(client_max_size=16 * 2**20, middlewares=[tolerate_disconnects, self._answer])
+        app.on_response_prepare.append(_name_request)
         routes: tuple[tuple[str, str, Handler], ...] = (
             ("POST", "/v2/pods", self._create),
             ("GET", "/v2/pods", self._list),
@@ -280,6 +282,10 @@ class StandInServer:
                 replies.abort(request)
                 raise RawAnswer(web.Response())
         return fault
+
+
+async def _name_request(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["x-request-id"] = secrets.token_hex(8)
 
 
 def _pod_json(pod: PodRecord, fault: Fault) -> dict[str, object]:

@@ -235,13 +235,17 @@ def _refuse(snapshot: Snapshot, status: CloudInstanceStatus, reason: RefusalReas
 
 
 def _is_rejected_for_good(claim: CloudInstance, status: CloudInstanceStatus) -> bool:
-    """Return whether every answer of this round rejects the request. A pod that may leave tries all candidates."""
-    rows, count = status.refused_candidates, len(claim.spec.candidates)
-    limit = count + 1 if claim.spec.may_leave else min(_MAX_REJECTIONS, count)
-    return len(rows) >= limit and all(row.reason == "Rejected" for row in rows)
+    """Return whether every answer of this round rejects the request, for all candidates or for many in a row."""
+    rows = status.refused_candidates
+    return len(rows) >= min(_MAX_REJECTIONS, len(claim.spec.candidates)) and all(
+        row.reason == "Rejected" for row in rows
+    )
 
 
 def _rejected_for_good(snapshot: Snapshot, status: CloudInstanceStatus, message: str) -> Plan:
+    """End the claim. Another provider may accept the request of a pod that may leave."""
+    if snapshot.object.spec.may_leave:
+        return give_up(snapshot, claim_status.without_instance(msgspec.structs.replace(status, candidate=0)))
     end = TerminationReason(Reason.REFUSED, message)
     over = termination.finalize(
         snapshot, end, usd=claim_status.NEVER_PAID, status=claim_status.without_instance(status)

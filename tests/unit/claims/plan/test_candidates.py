@@ -150,6 +150,11 @@ def test_request_rejected_for_many_candidates_is_not_sent_for_all_of_them():
     assert plan(snapshot(of, call=rejection())).status.state == "Terminated"
     of = claim("Launching", of=many, nonce="mine", candidate=6, refused_candidates=rows[:6])
     assert plan(snapshot(of, call=rejection())).status.candidate == 7
+    leaving = msgspec.structs.replace(many, may_leave=True)
+    of = claim("Launching", of=leaving, nonce="mine", candidate=7, refused_candidates=rows)
+    made = plan(snapshot(of, call=rejection()))
+    end = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
+    assert (made.status.state, end.reason) == ("Terminated", Reason.NO_CAPACITY)
 
 
 def test_request_rejected_for_all_candidates_of_a_pod_that_may_leave_lets_it_leave():

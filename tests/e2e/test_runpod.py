@@ -201,6 +201,31 @@ def test_job_without_capacity_at_runpod_goes_on_at_modal(node, namespace, books)
     assert not books.billed()
 
 
+@pytest.mark.on_demand
+def test_job_goes_on_at_modal_if_the_account_at_runpod_has_no_balance(node, namespace, books):
+    faults(node, Fault(what="402", on="create"))
+    apply(node, namespace, job("j", "echo ahoy", CHEAPEST), job("stays", "echo ahoy"))
+    until_succeeded(node, namespace, "j")
+    ended = [row for row in pods_of(node, namespace, "j") if row["status"]["phase"] == "Succeeded"]
+    assert [row["spec"]["nodeName"] for row in ended] == [NODES["modal"]]
+    (waits,) = pods_of(node, namespace, "stays")
+    assert waits["status"]["phase"] == "Pending", "it asks for RunPod"
+    assert not books.billed()
+    faults(node)
+    restart(node)  # the old process would ask the account again in five minutes
+    until_succeeded(node, namespace, "stays")
+
+
+@pytest.mark.on_demand
+def test_request_that_is_rejected_for_one_machine_is_tried_for_the_next(node, namespace, books):
+    faults(node, Fault(what="400", on="create", at=1))
+    apply(node, namespace, gpu_pod("p", "sh", "-c", "echo ahoy"))
+    until_phase(node, namespace, "p", "Succeeded")
+    (claim,) = claims(node, namespace)
+    assert [row["reason"] for row in claim["status"]["refusedCandidates"]] == ["Rejected"]
+    assert books.launches(uid(node, namespace, "p")) == 1
+
+
 def restart(node: Cluster) -> None:
     """Kill the operator, which is started again and reads all offers."""
     before = node.unit("operator").restarts

@@ -82,6 +82,23 @@ class SilentProvider:
         return RuntimeListing(runs={}, pods={})
 
 
+class Exited:
+    """A command that exits with 0 at once."""
+
+    async def output(self):
+        for piece in ():
+            yield piece
+
+    async def wait(self) -> int:
+        return 0
+
+    async def kill(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
 class Scene:
     def __init__(self, server: StandInServer, account: RunPodAccount, provider: SilentProvider) -> None:
         self.server = server

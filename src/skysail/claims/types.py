@@ -83,10 +83,12 @@ class Candidate(fields.ApiStruct, frozen=True, kw_only=True):
 
 
 class RefusedCandidate(fields.ApiStruct, frozen=True, kw_only=True):
-    """A candidate that was tried in vain: the cloud has no capacity, or bills more than the cap."""
+    """A candidate that was tried in vain: the cloud has no capacity, rejects the request or bills more than the cap."""
 
     candidate: Annotated[fields.Count, Meta(description="Index in spec.candidates.")]
-    reason: Annotated[Literal["NoCapacity", "PriceAboveCap"], Meta(description="Why the candidate was refused.")]
+    reason: Annotated[
+        Literal["NoCapacity", "PriceAboveCap", "Rejected"], Meta(description="Why the candidate was refused.")
+    ]
     message: Annotated[fields.Text, Meta(description="Answer of the cloud.")]
     at: Annotated[fields.Time, Meta(description="When the cloud answered.")]
 

@@ -5,6 +5,7 @@ ProviderError
 ├── Refused      the request was rejected for good: give up and report why (`reason` is one CamelCase word)
 ├── Unsupported  the provider lacks this feature: report it and name an alternative
 ├── NoCapacity   no capacity now: retry later or elsewhere
+│   └── MachineRejected  the request was rejected for this machine, perhaps for every other: try the next one
 ├── Throttled    the provider asks to wait `retry_after` seconds
 └── Unknown      unknown outcome: check before anything else
 """
@@ -29,6 +30,9 @@ class Unsupported(ProviderError): ...
 
 
 class NoCapacity(ProviderError): ...
+
+
+class MachineRejected(NoCapacity): ...
 
 
 class Throttled(ProviderError):

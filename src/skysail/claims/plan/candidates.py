@@ -4,6 +4,8 @@
 2. A candidate is refused if the cloud has no capacity for it, or if it bills more than the cap. In the second case the
    next candidate is tried only when the termination of the dear instance is confirmed.
 3. After the last candidate the claim waits and starts again with the first, or ends if the pod may leave.
+4. A request that is rejected for one candidate may be accepted for another. If it is rejected for all of them, or for
+   many of them in a row, the claim ends.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from skysail.claims.plan.termination import TerminationReason
 from skysail.claims.snapshot import NotObserved, Observed, Snapshot
 from skysail.claims.types import Candidate, CloudInstance, CloudInstanceStatus, EarlierInstance, RefusedCandidate
 from skysail.cloud.account import GpuRequest, Instance, LaunchSpec
+from skysail.cloud.errors import MachineRejected, NoCapacity, Throttled
 from skysail.core.actions import Event, Plan
 from skysail.core.conditions import set_condition
 
@@ -35,7 +38,12 @@ _MAX_PRICE_DELAY = timedelta(hours=1)
 # Exit codes of a program that was killed by SIGKILL or SIGTERM.
 _KILLED = {termination.EXIT_LOST, 143}
 
-RefusalReason = Literal["NoCapacity", "PriceAboveCap"]
+# Number of candidates for which a request is rejected before it counts as wrong itself.
+_MAX_REJECTIONS = 8
+# A cloud that asks to wait for so long, such as one whose account cannot pay, is left by pods that may leave.
+_LONG_THROTTLE_SECONDS = 120.0
+
+RefusalReason = Literal["NoCapacity", "PriceAboveCap", "Rejected"]
 
 
 def launch_spec(claim: CloudInstance, spec: LaunchSpec) -> LaunchSpec:
@@ -68,14 +76,28 @@ def begin(claim: CloudInstance, status: CloudInstanceStatus) -> CloudInstanceSta
     return msgspec.structs.replace(status, refused_candidates=()) if is_exhausted(claim) else status
 
 
-def no_capacity(snapshot: Snapshot, message: str) -> Plan:
-    """Plan after the cloud answered that it has no capacity for the candidate."""
-    return _refuse(snapshot, snapshot.object.status, "NoCapacity", message)
+def no_capacity(snapshot: Snapshot, error: NoCapacity) -> Plan:
+    """Plan after the cloud answered that it has no capacity for the candidate, or rejects the request for it."""
+    reason: RefusalReason = "Rejected" if isinstance(error, MachineRejected) else "NoCapacity"
+    return _refuse(snapshot, snapshot.object.status, reason, str(error))
 
 
-def give_up(snapshot: Snapshot, status: CloudInstanceStatus | None = None) -> Plan:
-    """End the claim unpaid, so that the pod's replacement can go to another provider."""
-    report = summary(snapshot.object, status or snapshot.object.status)
+def long_throttle(snapshot: Snapshot) -> str:
+    """Return why the cloud asks to wait for long, if the pod may leave it. Returns an empty string otherwise."""
+    if not snapshot.object.spec.may_leave:
+        return ""
+    for call in (snapshot.call, snapshot.throttled):
+        if call is None or call.failed is None or not isinstance(call.error, Throttled):
+            continue
+        is_long = call.error.retry_after >= _LONG_THROTTLE_SECONDS
+        if is_long and termination.is_within(call.pause, call.failed, snapshot.now):
+            return str(call.error)
+    return ""
+
+
+def give_up(snapshot: Snapshot, status: CloudInstanceStatus | None = None, *, report: str = "") -> Plan:
+    """End the claim unpaid, so that the pod's replacement can go to another provider. `report` says why."""
+    report = report or summary(snapshot.object, status or snapshot.object.status)
     message = f"{report} The pod ends, so that its replacement can go to another provider."
     end = TerminationReason(Reason.NO_CAPACITY, message)
     over = termination.finalize(snapshot, end, usd=claim_status.NEVER_PAID, status=status)
@@ -88,7 +110,7 @@ def price_delay(snapshot: Snapshot) -> float | None:
     The time is in the status, so that a restart of the operator does not launch a dear instance again at once.
     """
     status = snapshot.object.status
-    if not is_exhausted(snapshot.object) or all(row.reason == "NoCapacity" for row in status.refused_candidates):
+    if not is_exhausted(snapshot.object) or all(row.reason != "PriceAboveCap" for row in status.refused_candidates):
         return None
     rounds = min(len(status.earlier_instances), 8)
     delay = min(_MAX_PRICE_DELAY, _PRICE_DELAY * (1 << max(0, rounds - 1)))
@@ -194,6 +216,8 @@ def _refuse(snapshot: Snapshot, status: CloudInstanceStatus, reason: RefusalReas
     )
     earlier = tuple(old for old in status.refused_candidates if old.candidate < index)
     status = msgspec.structs.replace(status, refused_candidates=(*earlier, row))
+    if _is_rejected_for_good(claim, status):
+        return _rejected_for_good(snapshot, status, message)
     if index + 1 < len(claim.spec.candidates):
         following = _describe(claim.spec.candidates[index + 1])
         report = f"{_describe(claim.spec.candidates[index])}: {row.message} The next candidate is {following}."
@@ -208,6 +232,25 @@ def _refuse(snapshot: Snapshot, status: CloudInstanceStatus, reason: RefusalReas
         snapshot, Reason.NO_CAPACITY, f"{report} The launch is retried later.", status=status
     )
     return Plan(status=status, events=(Event(Reason.NO_CAPACITY, report, warning=True),), requeue_after=0.0)
+
+
+def _is_rejected_for_good(claim: CloudInstance, status: CloudInstanceStatus) -> bool:
+    """Return whether every answer of this round rejects the request, for all candidates or for many in a row."""
+    rows = status.refused_candidates
+    return len(rows) >= min(_MAX_REJECTIONS, len(claim.spec.candidates)) and all(
+        row.reason == "Rejected" for row in rows
+    )
+
+
+def _rejected_for_good(snapshot: Snapshot, status: CloudInstanceStatus, message: str) -> Plan:
+    """End the claim. Another provider may accept the request of a pod that may leave."""
+    if snapshot.object.spec.may_leave:
+        return give_up(snapshot, claim_status.without_instance(msgspec.structs.replace(status, candidate=0)))
+    end = TerminationReason(Reason.REFUSED, message)
+    over = termination.finalize(
+        snapshot, end, usd=claim_status.NEVER_PAID, status=claim_status.without_instance(status)
+    )
+    return msgspec.structs.replace(over, events=(Event(Reason.REFUSED, message, warning=True),))
 
 
 def _dear_message(instance: str, price: float | None, cap: float) -> str:

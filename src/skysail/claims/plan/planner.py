@@ -22,7 +22,7 @@ from skysail.claims.plan.termination import TerminationReason, termination_reaso
 from skysail.claims.snapshot import CallResult, NotObserved, Observed, Snapshot
 from skysail.claims.types import CLOUD_INSTANCE, Launching
 from skysail.cloud.account import Instance, oldest_first
-from skysail.cloud.errors import NoCapacity, ProviderError, Rejected, Throttled, Unsupported
+from skysail.cloud.errors import MachineRejected, NoCapacity, ProviderError, Rejected, Throttled, Unsupported
 from skysail.core import conditions
 from skysail.core.actions import Event, LaunchInstance, Plan
 from skysail.core.conditions import set_condition
@@ -106,6 +106,8 @@ def _launch(snapshot: Snapshot) -> Plan:
         return termination.finalize(snapshot, reason, usd=claim_status.NEVER_PAID)
     if candidates.is_hopeless(snapshot.object):
         return candidates.give_up(snapshot)
+    if report := candidates.long_throttle(snapshot):
+        return candidates.give_up(snapshot, report=report)
     permit = spending.permit(snapshot)
     wait = _wait(snapshot, permit)
     if wait is not None:
@@ -211,7 +213,9 @@ def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
     """Plan after a failed call. Only the errors of the provider contract prove that nothing was created."""
     match error:
         case NoCapacity() if snapshot.object.spec.candidates:
-            return candidates.no_capacity(snapshot, str(error))
+            return candidates.no_capacity(snapshot, error)
+        case MachineRejected() | Unsupported():
+            return _refused(snapshot, Reason.REFUSED, error)
         case NoCapacity() | Throttled():
             reason = Reason.THROTTLED if isinstance(error, Throttled) else Reason.NO_CAPACITY
             status = claim_status.reset_to_claimed(snapshot, reason, f"{error} The launch is retried later.")
@@ -220,8 +224,6 @@ def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
             return _refused(
                 snapshot, error.reason if termination.REASON.fullmatch(error.reason) else Reason.REFUSED, error
             )
-        case Unsupported():
-            return _refused(snapshot, Reason.REFUSED, error)
         case _:
             return _outcome_unknown(snapshot, str(error))
 

@@ -19,12 +19,13 @@ from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
-from skysail.cloud.runpod import api, catalogue, launch, marks, sessions
+from skysail.cloud.runpod import answers, api, catalogue, launch, marks, sessions
 from skysail.cloud.runpod.background_tasks import BackgroundTasks
 from skysail.cloud.runpod.client import DEFAULT_URL, Endpoint, RunPodClient
 from skysail.cloud.runpod.placement import Placer
 from skysail.cloud.runpod.pod_directory import PodDirectory
 from skysail.cloud.runpod.pod_state import PodState
+from skysail.cloud.runpod.rate_budget import OPTIONAL, URGENT
 from skysail.cloud.runpod.registry_store import RegistryStore
 from skysail.cloud.runpod.termination import Terminator
 from skysail.cloud.runpod.tracked_pods import OTHER_KEY, TrackedPods
@@ -115,19 +116,31 @@ class RunPodAccount:
     async def create(self, spec: LaunchSpec) -> Instance:
         launch.check(spec, self.terms.max_lifetime)
         placement = await self._placer.prepare(spec)
-        pod = await self.client.create_pod(launch.create_body(spec, placement))
+        pod = await self._create_pod(spec, placement)
         self._pods.cluster = self._pods.cluster or spec.cluster
         state = self._pods.add(pod, marks.Mark(spec.cluster, spec.claim, placement.nonce))
         self._pods.changes.publish(spec.claim)
         self._hasten()
         return state.instance()
 
+    async def _create_pod(self, spec: LaunchSpec, placement: launch.Placement) -> api.Pod:
+        """Create the pod. A registry credential that somebody has deleted is no reason to give the launch up."""
+        try:
+            return await self.client.create_pod(launch.create_body(spec, placement))
+        except Rejected as error:
+            if error.reason == answers.NOT_FOUND_REASON and placement.registry:
+                await self._placer.check_registry(spec, placement)
+            raise
+
     async def terminate(self, instance: str, grace: float) -> None:
         await self._terminator.terminate(instance, grace)
 
     async def list(self) -> Inventory:
+        return await self._list(URGENT)
+
+    async def _list(self, reserve: int) -> Inventory:
         begun, key = self._now(), self._key
-        pods, is_complete = await self.client.list_pods()
+        pods, is_complete = await self.client.list_pods(reserve=reserve)
         self._directory.update(pods, is_complete=is_complete)
         listed = {pod.id for pod in pods}
         is_trusted = self._pods.trust(key, listed)
@@ -236,7 +249,7 @@ class RunPodAccount:
             if self._pods.are_readable:
                 return
             with contextlib.suppress(ProviderError):
-                await self.list()
+                await self._list(OPTIONAL)
 
     def _check_tracked(self, instance: str) -> bool:
         """Return whether a pod is tracked: a process that lists nothing tracks none. Raises `Gone` if it ended."""

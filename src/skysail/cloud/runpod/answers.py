@@ -11,7 +11,7 @@ import msgspec
 
 from skysail.base import untrusted_json
 from skysail.base.untrusted_json import InvalidJson
-from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.errors import Gone, MachineRejected, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
 from skysail.cloud.runpod import api
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ _NOT_FOUND = 404
 _TIMEOUT = 408
 TOO_MANY = 429
 _SERVER_ERROR = 500
+NOT_FOUND_REASON = "NotFound"
 _PERMANENT = {
     _BAD_REQUEST: "InvalidRequest",
     405: "MethodNotAllowed",
@@ -39,6 +40,11 @@ _ACCOUNT_SECONDS = 300.0
 _ACCOUNT_REASONS = {"Unauthorized", "PaymentRequired", "Forbidden"}
 _RETRY_SECONDS = 10.0
 _MAX_DETAIL = 300
+_MAX_REQUEST_ID = 64
+# A shorter text is no secret, and would make an error unreadable.
+_MIN_SECRET = 6
+_QUOTED = 40
+_REDACTED = "***"
 # Texts with which the service says that no machine is free. There is no code for it.
 _CAPACITY = re.compile(
     r"no longer any instances|no (?:available )?instances|does not have the resources|not enough|enough disk space"
@@ -50,11 +56,15 @@ _PROBLEM = "application/problem+json"
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Status, body and headers of an answer. Names of headers are in lower case."""
+    """Status, body and headers of an answer. Names of headers are in lower case.
+
+    `secrets` are texts of the request that no error may repeat: the service may quote what it rejects.
+    """
 
     status: int
     body: bytes
     headers: Mapping[str, str]
+    secrets: tuple[str, ...] = ()
 
     def decode(self, kind: type[T]) -> T:
         """Decode the body. Raises `OutcomeUnknown` if it is malformed."""
@@ -63,19 +73,32 @@ class Reply(msgspec.Struct, frozen=True):
         except InvalidJson as error:
             raise OutcomeUnknown(f"RunPod's answer cannot be decoded: {printable(str(error))}.") from error
 
+    def without(self, *secrets: str) -> Reply:
+        """Return the reply with more secrets."""
+        return msgspec.structs.replace(self, secrets=(*self.secrets, *secrets))
+
     @property
     def is_from_api(self) -> bool:
         """Return whether the API wrote this error, and not a proxy before it."""
         return self.headers.get("content-type", "").split(";")[0].strip().lower() == _PROBLEM
 
     @property
+    def request_id(self) -> str:
+        """Id that the service has given to the request, empty if it has none."""
+        return printable(self.headers.get("x-request-id", ""))[:_MAX_REQUEST_ID]
+
+    @property
     def detail(self) -> str:
         """Detail of a problem as a phrase for users, empty if there is none."""
+        return printable(_redacted(self.text, self.secrets)).rstrip(".")
+
+    @property
+    def text(self) -> str:
+        """Detail of a problem as the service wrote it, not for users: it may quote secrets."""
         with contextlib.suppress(InvalidJson):
             problem = untrusted_json.decode(self.body, api.Problem)
             errors = "; ".join(problem.errors or ())
-            text = f"{problem.detail or problem.title}{f' ({errors})' if errors else ''}"
-            return printable(text).rstrip(".")
+            return f"{problem.detail or problem.title}{f' ({errors})' if errors else ''}"
         return ""
 
 
@@ -99,14 +122,14 @@ def create_error(reply: Reply) -> ProviderError:
     """Return the error that an answer means for a create. Only an answer of the API proves that nothing was made."""
     if not _is_final(reply):
         return _unknown(reply)
-    if reply.status == _BAD_REQUEST and _CAPACITY.search(reply.detail):
-        return NoCapacity(f"RunPod: {reply.detail}.")
+    if reply.status == _BAD_REQUEST:
+        return _rejected_machine(reply)
     if reply.status == _FORBIDDEN:
         return NoCapacity(f"The RunPod account has no access to these machines: {reply.detail or 'forbidden'}.")
     if reply.status in {_UNAUTHORIZED, _PAYMENT}:
         return Throttled(str(error(reply)), _ACCOUNT_SECONDS)
     if reply.status == _NOT_FOUND:
-        return Rejected("NotFound", f"RunPod does not have an object of the request: {reply.detail}.")
+        return Rejected(NOT_FOUND_REASON, f"RunPod does not have an object of the request: {reply.detail}.")
     return error(reply)
 
 
@@ -125,6 +148,25 @@ def before_create(failure: ProviderError) -> ProviderError:
 def printable(text: str) -> str:
     """Return the beginning of a text of the service, in printable ASCII."""
     return _UNPRINTABLE.sub(" ", text)[:_MAX_DETAIL].strip()
+
+
+def _rejected_machine(reply: Reply) -> NoCapacity:
+    """Return the error of a broken rule, or of a machine that cannot be had. Only the text tells them apart."""
+    if _CAPACITY.search(reply.text):
+        return NoCapacity(f"RunPod: {reply.detail}.")
+    return MachineRejected(f"RunPod rejects the request: {reply.detail or reply.status}.")
+
+
+def _redacted(text: str, secrets: tuple[str, ...]) -> str:
+    """Replace the secrets in a text. The text ends where the beginning of a long secret is quoted."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) < _MIN_SECRET:
+            continue
+        text = text.replace(secret, _REDACTED)
+        if len(secret) > _QUOTED:
+            before, begin, _ = text.partition(secret[:_QUOTED])
+            text = before + (_REDACTED if begin else "")
+    return text
 
 
 def _is_final(reply: Reply) -> bool:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -31,13 +33,20 @@ _MAX_ANSWER_BYTES = 32 * 2**20
 _CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 30.0
 _CREATE_SECONDS = 60.0
-# A stream without an event for this long is opened again: a connection may be lost without notice.
-_SILENT_STREAM_SECONDS = 900.0
+# A stream without an event for a time between these two is opened again: a connection may be lost without notice. An
+# ended container deletes its pod after 15 minutes, and its exit code has to be read before. Many streams must not be
+# opened at the same time: they would take the quota from probes.
+_MIN_SILENT_SECONDS = 300.0
+_MAX_SILENT_SECONDS = 600.0
 _MAX_PAGES = 100
 # Number of earlier lines that a log stream may begin with. The service sends 100 if a request names none.
 _MAX_LOG_TAIL = 5000
 _UNIX = "unix:"
+_SERVER_ERROR = 500
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+log = logging.getLogger(__name__)
 
 
 class InvalidEndpoint(UserError):
@@ -122,7 +131,8 @@ class RunPodClient:
             )
         reply = await self._send("POST", "/pods", body=content, reserve=NORMAL, seconds=_CREATE_SECONDS)
         if reply.status != answers.CREATED:
-            raise answers.create_error(reply)
+            # The script contains the files of Secrets.
+            raise answers.create_error(reply.without(*body.env.values(), *body.cmd[:1]))
         return _usable(reply.decode(api.Pod))
 
     async def delete_pod(self, pod: str) -> None:
@@ -169,7 +179,9 @@ class RunPodClient:
         return (await self._expect("GET", "/registries", reserve=reserve)).decode(api.Registries).registries
 
     async def create_registry(self, body: api.CreateRegistry) -> api.Registry:
-        reply = await self._expect("POST", "/registries", body=msgspec.json.encode(body), want=answers.CREATED)
+        reply = await self._send("POST", "/registries", body=msgspec.json.encode(body))
+        if reply.status != answers.CREATED:
+            raise answers.error(reply.without(body.password))
         return reply.decode(api.Registry)
 
     async def delete_registry(self, registry: str) -> None:
@@ -199,7 +211,8 @@ class RunPodClient:
         cursor = last_event or api.timestamp(since)
         headers = self._headers() | {"Accept": "text/event-stream", "Last-Event-ID": cursor}
         await self.budget.acquire(DEFERRABLE)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_STREAM_SECONDS)
+        silent = random.uniform(_MIN_SILENT_SECONDS, _MAX_SILENT_SECONDS)  # noqa: S311 (spreads the load)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silent)
         url = self._url(f"/pods/{_quoted(pod)}/logs", {"since": api.timestamp(since), "tail": str(_MAX_LOG_TAIL)})
         try:
             async with self._streams.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
@@ -255,7 +268,11 @@ class RunPodClient:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_answer(error) from error
         self._check_throttled(reply)
-        return reply
+        if reply.status >= _SERVER_ERROR:
+            # The vendor's support asks for the id of the request.
+            extra = {"call": f"{method} {path}", "status": reply.status, "request": reply.request_id}
+            log.info("runpod answered with an error", extra=extra)
+        return reply.without(self._key())
 
     def _check_throttled(self, reply: answers.Reply) -> None:
         """Raise `Throttled` for a 429, and let all later calls wait as long as the service asks."""
@@ -274,7 +291,8 @@ class RunPodClient:
         return answers.Reply(response.status, bytes(content), headers)
 
     def _observe(self, response: aiohttp.ClientResponse) -> None:
-        self.budget.observe(response.headers.get("RateLimit", ""))
+        headers = response.headers
+        self.budget.observe(headers.get("RateLimit", ""), headers.get("RateLimit-Policy", ""))
 
     def _headers(self) -> dict[str, str]:
         # A generic User-Agent is rejected by the service's proxy. Compressed answers could grow without limit.

@@ -25,7 +25,9 @@ _MIN_VOLUME_GB = 10
 # Ports that answer HTTP by convention; all others are mapped as TCP.
 _HTTP_PORTS = frozenset({80, 443, 3000, 5000, 8000, 8080, 8888, 9000})
 # An ended program keeps its pod this long for an operator that is down, and then deletes the pod itself.
-_HOLD_SECONDS = 900.0
+HOLD_SECONDS = 900.0
+# The same for a program that reached its deadline, after which nothing is to be billed.
+_LATE_HOLD_SECONDS = 60.0
 _DEFAULT_GRACE = 30.0
 # The service replaces these by secrets of the account, which belong to no namespace of the cluster.
 _ACCOUNT_SECRET = re.compile(r"\{\{\s*RUNPOD_SECRET_")
@@ -129,7 +131,8 @@ def _script(spec: LaunchSpec, placement: Placement) -> str:
             nonce=placement.nonce,
             lifetime=spec.max_lifetime,
             grace=_DEFAULT_GRACE,
-            hold=_HOLD_SECONDS,
+            hold=HOLD_SECONDS,
+            late_hold=_LATE_HOLD_SECONDS,
             api="" if endpoint.socket else f"{endpoint.base}/v2",
             ca=endpoint.ca,
             working_dir=container.working_dir,

@@ -46,18 +46,26 @@ class Cursor:
 
     def __init__(self) -> None:
         self.resume_after = ""
+        self._resume_at = 0.0
         self._last = ""
+        self._last_at = 0.0
         self._repeated = 0
         self._skipped = 0
+        self._is_resuming = False
 
     def restart(self) -> None:
-        """Prepare for a stream that begins after `resume_after`."""
+        """Prepare for a stream that begins after `resume_after`, at it, or further back."""
         self._skipped = 0
+        self._is_resuming = bool(self.resume_after)
 
     def is_new(self, event: api.LogEvent) -> bool:
         """Record the event. Returns whether it was not delivered before."""
-        if event.id == self.resume_after and self.resume_after:
-            return False
+        if self._is_resuming:
+            # A service that does not have the cursor any more may begin with older events.
+            is_older = 0 < event.at < self._resume_at and event.id != self._last
+            if is_older or event.id == self.resume_after:
+                return False
+            self._is_resuming = False
         if event.id == self._last:
             if self._skipped < self._repeated:
                 self._skipped += 1
@@ -65,7 +73,8 @@ class Cursor:
             self._repeated += 1
             self._skipped = self._repeated
             return True
-        self.resume_after, self._last = self._last, event.id
+        self.resume_after, self._resume_at = self._last, self._last_at
+        self._last, self._last_at = event.id, event.at
         self._repeated = self._skipped = 1
         return True
 

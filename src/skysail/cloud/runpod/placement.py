@@ -66,6 +66,15 @@ class Placer:
         except ProviderError as error:
             raise answers.before_create(error) from error
 
+    async def check_registry(self, spec: LaunchSpec, placement: Placement) -> None:
+        """Raise `Throttled` if the account does not have the credential of a rejected launch any more."""
+        try:
+            has_it = await self._registries.has(spec.cluster, placement.registry)
+        except ProviderError as error:
+            raise answers.before_create(error) from error
+        if not has_it:
+            raise Throttled("The registry credential at RunPod was deleted: it is created again.", _RETRY_SECONDS)
+
     async def _place(self, spec: LaunchSpec) -> Placement:
         if not self._offers.offers:
             await self.refresh()

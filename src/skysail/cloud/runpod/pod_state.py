@@ -12,8 +12,10 @@ from skysail.cloud.runpod import api
 from skysail.cloud.runpod.log_follower import LogFollower
 from skysail.cloud.runpod.marks import Mark
 
-# A stopped pod may have reported its exit before: its log is read this long first.
-_STOPPED_SECONDS = 3.0
+# A stopped pod may have reported its exit before: its log is read this long first, also if the request quota is short.
+# The log of a pod that has never run is short.
+_STOPPED_SECONDS = 60.0
+_NEVER_RAN_SECONDS = 3.0
 _PROVISIONING_SECONDS = 20 * 60.0
 _STOPPED = {"EXITED", "ERROR"}
 _PROOFS = 3
@@ -136,7 +138,9 @@ class PodState:
     def _given_up(self) -> Ended | None:
         """Return the exit of a pod that the service has stopped, or never started."""
         now = self._now()
-        if self._stopped_at is not None and now >= self._stopped_at + _STOPPED_SECONDS:
+        has_run = self._started is not None or self._pod.started is not None
+        log_seconds = _STOPPED_SECONDS if has_run else _NEVER_RAN_SECONDS
+        if self._stopped_at is not None and now >= self._stopped_at + log_seconds:
             if self.follower.pull_failure and self._started is None:
                 return _not_started("ErrImagePull", f"{self.follower.pull_failure} (image of the pod)", now)
             message = f"RunPod stopped the pod (status {self._pod.status}): check balance, image and its console."

@@ -59,9 +59,15 @@ class RegistryStore:
                 if id_ in used_ids:
                     self._used[name] = now
                 elif now >= self._used.setdefault(name, now) + _UNUSED_SECONDS:
-                    await self._delete(name, id_)
+                    await self._delete_unused(name, id_)
         except ProviderError as error:
             log.info("registry credentials not collected, retried", extra={"why": str(error)})
+
+    async def has(self, cluster: str, id_: str) -> bool:
+        """Return whether the account still has a credential. One that somebody has deleted is created again."""
+        async with self._lock:
+            await self._refresh(cluster)
+            return id_ in self._ids.values()
 
     async def _create(self, cluster: str, name: str, credentials: RegistryCredentials) -> None:
         """Create a credential. It may exist after an error: by this request, or by another process."""
@@ -72,6 +78,13 @@ class RegistryStore:
             await self._refresh(cluster)
             if name not in self._ids:
                 raise
+
+    async def _delete_unused(self, name: str, id_: str) -> None:
+        """Delete a credential. The service keeps one that a pod uses, whatever its list of pods shows."""
+        try:
+            await self._delete(name, id_)
+        except Rejected as error:
+            log.debug("registry credential not deleted", extra={"registry": id_, "why": str(error)})
 
     async def _delete(self, name: str, id_: str) -> None:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 
-from skysail.cloud.errors import Gone, ProviderError
+from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Throttled
 from skysail.cloud.runpod import api
 from skysail.cloud.runpod.background_tasks import BackgroundTasks
 from skysail.cloud.runpod.client import RunPodClient
@@ -15,6 +15,8 @@ from skysail.cloud.runpod.tracked_pods import TrackedPods
 
 # The cost of a pod is known without its billing records, so nothing waits for them for longer.
 _BILLING_SECONDS = 5.0
+# A program may end at once on a second signal, so the exit is waited for before the signal is repeated.
+_SIGNAL_RETRY_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +56,10 @@ class Terminator:
 
     async def _stop(self, state: PodState, grace: float) -> None:
         """Signal the program, wait for its exit at most `grace` seconds, and delete the pod."""
-        with contextlib.suppress(ProviderError):
-            await self._client.exec(state.id, api.ExecCommand(command=_signal_command(state.mark.nonce)))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace):
-                    await state.follower.done.wait()
+        with contextlib.suppress(ProviderError, TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._signal(state)
+                await state.follower.done.wait()
         try:
             await self._delete(state)
         except ProviderError as error:
@@ -66,6 +67,22 @@ class Terminator:
             log.info("runpod pod not deleted, retried", extra={"pod": state.id, "why": str(error)})
         finally:
             state.stopping = None
+
+    async def _signal(self, state: PodState) -> None:
+        """Send SIGTERM to the program. Repeated while it is not known whether the signal arrived, until the exit.
+
+        Raises ProviderError if the service has no exec, or does not have the pod.
+        """
+        while not state.follower.done.is_set():
+            try:
+                await self._client.exec(state.id, api.ExecCommand(command=_signal_command(state.mark.nonce)))
+            except (OutcomeUnknown, Throttled) as error:
+                log.info("runpod pod not signalled, retried", extra={"pod": state.id, "why": str(error)})
+            else:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SIGNAL_RETRY_SECONDS):
+                    await state.follower.done.wait()
 
     async def _delete(self, state: PodState) -> None:
         """Delete a pod. A pod is ended only if the service then confirms that it does not have it any more."""

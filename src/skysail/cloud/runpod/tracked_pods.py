@@ -53,7 +53,9 @@ class TrackedPods:
         return all(state.follower.ready.is_set() or state.ended is not None for state in self._pods.values())
 
     def add(self, pod: api.Pod, mark: marks.Mark) -> PodState:
-        """Follow a pod, from its creation on."""
+        """Follow a pod, from its creation on. A list may have shown the pod before its creation was answered."""
+        if pod.id in self._pods:
+            return self._pods[pod.id]
         follower = self.follower(pod.id, pod.created or self._now(), mark)
         state = self._pods[pod.id] = PodState(pod, mark, follower, self._now)
         self.read(state, self._run_follower(state))
@@ -66,7 +68,7 @@ class TrackedPods:
         if not mark.claim:
             return None
         self.cluster = self.cluster or mark.cluster
-        return self._pods.get(pod.id) or self.add(pod, mark)
+        return self.add(pod, mark)
 
     def observe(self, pod: api.Pod, begun: float) -> Instance:
         """Return the instance of a pod in an answer, and update what is known about it. Foreign pods are only shown.

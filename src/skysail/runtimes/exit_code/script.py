@@ -28,14 +28,15 @@ class WrapperOptions(NamedTuple):
     """Options of one run. Times are in seconds.
 
     `lifetime`: the program is ended after it. `hold`: the ended container deletes its pod after it, through `api`,
-    whose private CA is `ca`. `folders` and `files` are created before the program starts, and so are `links`: folders,
-    and the paths under which they appear.
+    whose private CA is `ca`. `late_hold`: the same for a program that reached its lifetime. `folders` and `files` are
+    created before the program starts, and so are `links`: folders, and the paths under which they appear.
     """
 
     nonce: str
     lifetime: float
     grace: float
     hold: float
+    late_hold: float
     api: str
     ca: str = ""
     working_dir: str = ""
@@ -60,6 +61,7 @@ def script(options: WrapperOptions) -> str:
         "lifetime": _whole(options.lifetime),
         "grace": _whole(options.grace),
         "hold": _whole(options.hold),
+        "late_hold": _whole(options.late_hold),
         "api": options.api,
         "ca": options.ca,
         "message_path": options.message_path,

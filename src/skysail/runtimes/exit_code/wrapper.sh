@@ -1,5 +1,5 @@
 # Runs a program once and reports its exit code as a line of its output. POSIX sh; the variables nonce, lifetime, grace,
-# hold, api, ca, message_path and unusable are set before this text, and the program with its arguments is "$@".
+# hold, late_hold, api, ca, message_path and unusable are set before this text. The program with its arguments is "$@".
 
 # The first folder that can be written keeps the state over restarts of the container.
 state=
@@ -67,7 +67,11 @@ nap() {
 # Keeps the container, so that it is not started again and its output stays readable, until the pod is deleted.
 keep() {
   trap 'kill "$sleeping" 2>/dev/null; exit "$code"' TERM INT
-  [ "$reason" = deadline ] && delete_pod
+  if [ "$reason" = deadline ]; then
+    # The operator reads the report and the last lines first: the cloud deletes the log with the pod.
+    nap "$late_hold"
+    delete_pod
+  fi
   while :; do
     nap "$hold"
     delete_pod

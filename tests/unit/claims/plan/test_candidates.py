@@ -14,7 +14,7 @@ from skysail.claims.plan.planner import plan
 from skysail.claims.snapshot import CallResult, NotObserved, Observed, OwnerState
 from skysail.claims.types import Candidate, CloudInstanceStatus, EarlierInstance, RefusedCandidate
 from skysail.cloud.account import GpuRequest
-from skysail.cloud.errors import NoCapacity, OutcomeUnknown, Throttled
+from skysail.cloud.errors import MachineRejected, NoCapacity, OutcomeUnknown, Throttled
 from skysail.core import conditions
 from skysail.core.actions import LaunchInstance, PatchStatus, TerminateInstance
 from tests.unit.claims.samples import CLOUD, NOW, TERMS, ago, claim, exited, instance, launch_spec, snapshot, spec
@@ -115,6 +115,77 @@ def test_no_capacity_last_candidate_of_a_pod_that_may_leave_ends_the_claim_unpai
     assert (end.status, end.reason) == ("True", Reason.NO_CAPACITY)
     assert "No L4" in end.message
     assert [event.reason for event in made.events] == [Reason.NO_CAPACITY]
+
+
+def rejection() -> CallResult:
+    return CallResult(nonce="mine", error=MachineRejected("The request is odd."), failed=NOW)
+
+
+def test_request_rejected_for_one_candidate_is_sent_for_the_next():
+    made = plan(snapshot(launching(0), call=rejection()))
+    assert (made.status.state, made.status.candidate, made.events) == ("Claimed", 1, ())
+    assert [row.reason for row in made.status.refused_candidates] == ["Rejected"]
+
+
+@pytest.mark.parametrize("earlier", [("Rejected", "NoCapacity"), ("NoCapacity", "NoCapacity")])
+def test_request_rejected_for_some_candidates_is_retried_later(earlier):
+    made = plan(snapshot(launching(2, *earlier), call=rejection()))
+    assert (made.status.state, made.status.candidate, launched(made)) == ("Claimed", 0, Reason.NO_CAPACITY)
+    waited = msgspec.structs.replace(launching(0), status=made.status)
+    assert isinstance(plan(snapshot(waited)).actions[-1], LaunchInstance), "no delay as after a dear instance"
+
+
+def test_request_rejected_for_all_candidates_ends_the_claim():
+    made = plan(snapshot(launching(2, "Rejected", "Rejected"), call=rejection()))
+    end = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
+    assert (made.status.state, made.status.usd_total, end.reason) == ("Terminated", 0.0, Reason.REFUSED)
+    assert [(event.reason, event.message) for event in made.events] == [(Reason.REFUSED, "The request is odd.")]
+
+
+def test_request_rejected_for_many_candidates_is_not_sent_for_all_of_them():
+    many = msgspec.structs.replace(SPEC, candidates=THREE * 10)
+    rows = tuple(refused("Rejected")[0] for _ in range(7))
+    rows = tuple(msgspec.structs.replace(row, candidate=index) for index, row in enumerate(rows))
+    of = claim("Launching", of=many, nonce="mine", candidate=7, refused_candidates=rows)
+    assert plan(snapshot(of, call=rejection())).status.state == "Terminated"
+    of = claim("Launching", of=many, nonce="mine", candidate=6, refused_candidates=rows[:6])
+    assert plan(snapshot(of, call=rejection())).status.candidate == 7
+    leaving = msgspec.structs.replace(many, may_leave=True)
+    of = claim("Launching", of=leaving, nonce="mine", candidate=7, refused_candidates=rows)
+    made = plan(snapshot(of, call=rejection()))
+    end = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
+    assert (made.status.state, end.reason) == ("Terminated", Reason.NO_CAPACITY)
+
+
+def test_request_rejected_for_all_candidates_of_a_pod_that_may_leave_lets_it_leave():
+    made = plan(snapshot(launching(2, "Rejected", "Rejected", of=LEAVING), call=rejection()))
+    end = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
+    assert (made.status.state, end.reason) == ("Terminated", Reason.NO_CAPACITY)
+
+
+def test_request_rejected_without_candidates_ends_the_claim():
+    made = plan(snapshot(claim("Launching", nonce="mine"), call=rejection()))
+    end = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
+    assert (made.status.state, end.reason) == ("Terminated", Reason.REFUSED)
+
+
+def throttled(seconds: float) -> CallResult:
+    pause = timedelta(seconds=seconds)
+    return CallResult(nonce="mine", error=Throttled("No balance.", seconds), failed=NOW, pause=pause)
+
+
+@pytest.mark.parametrize("whose", ["call", "throttled"])
+def test_pod_that_may_leave_does_not_wait_for_a_cloud_that_asks_to_wait_long(whose):
+    made = plan(snapshot(claim("Claimed", of=LEAVING), **{whose: throttled(300.0)}))
+    end = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
+    assert (made.status.state, made.status.usd_total, end.reason) == ("Terminated", 0.0, Reason.NO_CAPACITY)
+    assert end.message.startswith("No balance. The pod ends")
+
+
+@pytest.mark.parametrize(("of", "seconds"), [(LEAVING, 60.0), (SPEC, 300.0)])
+def test_other_pods_wait_as_long_as_the_cloud_asks(of, seconds):
+    made = plan(snapshot(claim("Claimed", of=of), throttled=throttled(seconds)))
+    assert (made.status.state, launched(made), made.requeue_after) == ("Claimed", Reason.THROTTLED, seconds)
 
 
 def test_claim_without_candidates_of_a_pod_that_may_leave_ends_unpaid_without_a_call():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 
 import msgspec
 import pytest
@@ -12,8 +13,9 @@ from msgspec.structs import replace
 
 from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import RegistryCredentials
-from skysail.cloud.errors import Gone, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
+from skysail.cloud.errors import Gone, MachineRejected, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
 from skysail.cloud.provider import RunId
+from skysail.cloud.runpod import launch
 from skysail.cloud.runpod.account import KEY_FIELD, RunPodAccount
 from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.runpod.stand_in.faults import Fault
@@ -23,7 +25,7 @@ from skysail.node.probes.handlers import ProbeHandlers
 from skysail.node.probes.pace import ProbePace
 from skysail.node.sync.snapshot import ProbeState
 from tests.support import virtual_time
-from tests.support.runpod_scene import CLUSTER, KEY, launch_spec, scene, second_account, virtual
+from tests.support.runpod_scene import CLUSTER, KEY, Exited, launch_spec, scene, second_account, virtual
 
 
 class Silence:
@@ -76,23 +78,6 @@ class AtAccount:
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool):
         return await self._account.exec(run.pod, command, stdin=stdin, tty=tty)
-
-
-class Exited:
-    """A command that exits with 0 at once."""
-
-    async def output(self):
-        for piece in ():
-            yield piece
-
-    async def wait(self) -> int:
-        return 0
-
-    async def kill(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
 
 @virtual
@@ -172,6 +157,19 @@ async def test_many_launches_within_the_quota_wait_and_none_is_lost():
 
 
 @virtual
+async def test_lists_for_a_quick_start_leave_requests_for_deletions():
+    """The pods need a minute to start, and their quota is almost used up."""
+    async with scene(quota=30, start=55.0) as at:
+        made = [await at.account.create(launch_spec()) for _ in range(8)]
+        await asyncio.sleep(40.0)
+        for pod in made[:3]:
+            await at.account.terminate(pod.id, 0.0)
+        assert len(at.service.pods) == 5
+        lists = at.server.requests.count("GET /v2/pods")
+        assert 1 <= lists <= 8
+
+
+@virtual
 async def test_foreign_pods_are_shown_and_never_followed_or_marked():
     from skysail.cloud.runpod import api
 
@@ -222,6 +220,7 @@ async def test_pods_of_this_cluster_are_found_again_after_a_restart_with_their_e
         ("lost", OutcomeUnknown),
         ("proxy-403", OutcomeUnknown),
         ("redirect", OutcomeUnknown),
+        ("400", MachineRejected),
         ("401", Throttled),
         ("402", Throttled),
         ("404", Rejected),
@@ -249,7 +248,7 @@ async def test_stopped_pod_has_failed_and_is_still_there():
         await at.until_running(1)
         await at.service.stop(made.id)
         await at.account.list()
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(70.0)
         (found,) = (await at.account.list()).instances
         assert (found.state, found.exit.code, found.exit.reason) == ("running", 137, "ProviderStopped")
 
@@ -264,6 +263,19 @@ async def test_pod_that_never_starts_ends_with_the_service_s_reason():
         (found,) = (await at.account.list()).instances
         assert (found.exit.code, found.exit.reason) == (128, "ErrImagePull")
         assert "no space left" in found.exit.message
+
+
+def test_error_of_the_service_is_logged_with_the_id_of_its_request(caplog):
+    async def check() -> None:
+        async with scene(Fault(what="500", on="list", at=1)) as at:
+            with pytest.raises(OutcomeUnknown):
+                await at.account.list()
+
+    caplog.set_level(logging.INFO)
+    virtual_time.run(check())
+    (record,) = [record for record in caplog.records if record.message == "runpod answered with an error"]
+    assert (record.call, record.status) == ("GET /pods", 500)
+    assert len(record.request) == 16
 
 
 @virtual
@@ -347,6 +359,23 @@ async def test_log_with_more_lines_than_the_default_tail_is_read_whole():
         pieces = [piece.data async for piece in second.output(made.id)]
         assert b"".join(pieces).decode() == lines
         await second.close()
+
+
+@virtual
+async def test_exit_behind_a_stream_that_went_silent_is_known_before_the_pod_deletes_itself():
+    """A connection that was lost without notice: the stream sends two lines, and then nothing."""
+    async with scene(Fault(what="silent", on="logs", at=1, lines=2)) as at:
+        made = await at.account.create(launch_spec())
+        await at.until_running(1)
+        await asyncio.sleep(30.0)
+        (run,) = at.provider.containers
+        nonce = at.body().env["SKYSAIL_NONCE"]
+        await at.provider.say(run, f"skysail-start {nonce}\nahoy\n\nskysail-exit {nonce} 37 exited \n")
+        ended = asyncio.get_running_loop().time()
+        while (await at.account.list()).instances[0].exit is None:  # noqa: ASYNC110
+            await asyncio.sleep(10.0)
+        assert asyncio.get_running_loop().time() - ended < launch.HOLD_SECONDS - 200
+        assert [piece.data async for piece in at.account.output(made.id)] == [b"ahoy\n"]
 
 
 LARGE = [f"{number:06d} {'x' * 200}\n" for number in range(15_000)]  # twelve times the buffer

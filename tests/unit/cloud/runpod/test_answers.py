@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from skysail.cloud.errors import NoCapacity, ProviderError, Rejected, Throttled
 from skysail.cloud.runpod import answers
+
+SCRIPT = "nonce=abc lifetime=600 " + "printf canary-file > /etc/s; " * 10
+
+
+@pytest.mark.parametrize(
+    ("detail", "want"),
+    [
+        ("$.env.TOKEN: 'canary-token' is too long", "$.env.TOKEN: '***' is too long"),
+        (f"$.cmd[0]: {SCRIPT} is too long", "$.cmd[0]: *** is too long"),
+        (f"$.cmd[0]: {SCRIPT[:200]}", "$.cmd[0]: ***"),
+        ("$.env.A: '1' is short", "$.env.A: '1' is short"),
+    ],
+)
+def test_error_does_not_quote_a_secret_of_the_request(detail: str, want: str):
+    body = msgspec.json.encode({"title": "Unprocessable", "detail": "bad", "errors": [detail]})
+    reply = answers.Reply(422, body, {"content-type": "application/problem+json"}, ("canary-token", SCRIPT, "1"))
+    assert str(answers.create_error(reply)).startswith(f"RunPod rejects the request: bad ({want}")
+    assert "canary" not in str(answers.create_error(reply))
 
 
 @pytest.mark.parametrize(
@@ -33,3 +52,9 @@ def test_answer_before_a_create_is_retried(status: int, seconds: float):
 )
 def test_other_errors_before_a_create_stay(failure: ProviderError):
     assert answers.before_create(failure) is failure
+
+
+def test_variable_with_a_word_of_the_service_does_not_hide_that_no_machine_is_free():
+    body = msgspec.json.encode({"title": "Bad Request", "detail": "There are no longer any instances available"})
+    reply = answers.Reply(400, body, {"content-type": "application/problem+json"}, ("instances",))
+    assert type(answers.create_error(reply)) is NoCapacity

@@ -12,7 +12,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
+from skysail.cloud.errors import Gone, MachineRejected, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
 from skysail.cloud.runpod import api, client, event_stream
 from skysail.cloud.runpod.client import Endpoint, InvalidEndpoint, RunPodClient
 from skysail.cloud.runpod.rate_budget import RateBudget
@@ -92,7 +92,7 @@ async def outcome(opened: RunPodClient) -> tuple[str, ...]:
         (problem(400, "There are no longer any instances available with the requested specifications"), NoCapacity),
         (problem(400, "This machine does not have the resources to deploy your pod"), NoCapacity),
         (problem(400, "not enough disk space"), NoCapacity),
-        (problem(400, "name is too long"), Rejected),
+        (problem(400, "name is too long"), MachineRejected),
         (problem(401, "bad key"), Throttled),
         (problem(402, "no balance"), Throttled),
         (problem(403, "no access to this pool"), NoCapacity),
@@ -213,7 +213,7 @@ def test_any_answer_is_a_value_or_an_error_of_the_tree(status, body, kind, limit
     async def check() -> None:
         async with serving(fixed(status, body, kind, RateLimit=limit)) as (opened, _):
             for name in await outcome(opened):
-                assert name in {"", "Gone", "Rejected", "Throttled", "OutcomeUnknown", "NoCapacity"}
+                assert name in {"", "Gone", "Rejected", "Throttled", "OutcomeUnknown", "NoCapacity", "MachineRejected"}
 
     asyncio.run(check())
 

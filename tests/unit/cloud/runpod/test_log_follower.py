@@ -118,6 +118,37 @@ async def test_second_start_is_a_restart():
     assert follower.exit.reason == "ContainerRestarted"
 
 
+async def test_ids_that_come_again_are_new_lines():
+    lines = [("1", "a"), ("2", "b"), ("1", "c"), ("2", "d"), ("3", f"skysail-exit {NONCE} 0 exited")]
+    heard, _ = await followed(Service(lines, cut=99, is_inclusive=False))
+    assert heard == ["a", "b", "c", "d"]
+
+
+class Forgetful(Service):
+    """A log that begins again with old lines, because it does not have the cursor any more."""
+
+    async def logs(self, pod: str, *, since: float, last_event: str = "") -> AsyncIterator[api.LogEvent]:
+        self.streams += 1
+        for sent, event in enumerate(self._events):
+            if sent == self._cut * self.streams:
+                raise OutcomeUnknown("cut")
+            yield event
+
+
+@pytest.mark.parametrize("share", [1, 2, 3])
+async def test_stream_that_begins_further_back_repeats_no_line_and_is_no_restart(share):
+    texts = [f"skysail-start {NONCE}", *(f"line {number}" for number in range(50)), f"skysail-exit {NONCE} 0 exited"]
+    service = Forgetful([], cut=10, is_inclusive=False)
+    ids = [number // share for number in range(len(texts))]
+    service._events = [
+        api.LogEvent(f"{id_:03d}", "container", text, 100.0 + id_) for id_, text in zip(ids, texts, strict=True)
+    ]
+    heard, follower = await followed(service)
+    assert heard == texts[1:-1]
+    assert follower.exit is not None
+    assert follower.exit.reason == "Completed"
+
+
 async def test_stream_that_fails_in_an_unknown_way_is_continued(monkeypatch):
     lines = [(str(number), f"line {number}") for number in range(9)] + [("9", f"skysail-exit {NONCE} 0 exited")]
     monkeypatch.setattr(f"{__name__}.OutcomeUnknown", RuntimeError)

@@ -152,6 +152,43 @@ async def test_pull_secret_becomes_a_credential_of_ours_and_is_removed_again():
 
 
 @virtual
+async def test_credential_that_the_service_keeps_does_not_keep_the_others():
+    logins = [RegistryCredentials("registry.test", user, "canary-password") for user in ("one", "two")]
+    async with scene() as at:
+        for login in logins:
+            made = await at.account.create(launch_spec(registry_credentials=login))
+            if login is logins[1]:
+                await at.account.terminate(made.id, 0.0)
+        used, _ = at.service.registries
+        for pod in at.service.pods.values():  # a service that does not show which credential a pod uses
+            shown = pod.to_json
+            pod.to_json = lambda shown=shown: shown() | {"registry": None}
+        for _ in range(3):
+            await asyncio.sleep(1000.0)
+            await at.account.list()
+            await asyncio.sleep(1.0)
+        assert list(at.service.registries) == [used]
+
+
+@virtual
+async def test_credential_that_somebody_deleted_is_created_again():
+    login = RegistryCredentials("registry.test", "user", "canary-password")
+    async with scene() as at:
+        made = await at.account.create(launch_spec(registry_credentials=login))
+        await at.account.terminate(made.id, 0.0)
+        at.service.registries.clear()
+        spec = launch_spec(registry_credentials=login)
+        with pytest.raises(Throttled, match="created again"):
+            await at.account.create(spec)
+        await at.account.create(spec)
+        assert at.body().registry in at.service.registries
+        at.service.volumes.clear()
+        lacking = launch_spec(registry_credentials=login, options=(("template-id", "t1"),))
+        with pytest.raises(Rejected, match="template not found"):
+            await at.account.create(lacking)
+
+
+@virtual
 async def test_parallel_launches_share_one_credential():
     login = RegistryCredentials("registry.test", "user", "canary-password")
     async with scene() as at:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from skysail.cloud.runpod import api
 from skysail.cloud.runpod.log_follower import LogFollower
 from skysail.cloud.runpod.marks import Mark
@@ -55,6 +57,30 @@ async def test_pod_that_no_machine_starts_is_given_up():
     clock.at += 21 * 60
     state.update(pod("PROVISIONING"))
     assert state.instance().exit.reason == "StartTimeout"
+
+
+async def test_log_of_a_stopped_pod_that_has_run_may_be_read_late():
+    """The pod was stopped for lack of balance while no operator was there. Its program had ended before."""
+    clock = Clock(CREATED + HOUR)
+    stopped = replace(pod("EXITED"), started_at=api.timestamp(CREATED + 60))
+    state = tracked(stopped, clock)
+    clock.at += 45.0
+    state.update(stopped)
+    assert state.instance().exit is None
+    await state.follower._take(api.LogEvent("1", "container", f"skysail-exit {NONCE} 0 exited", CREATED + 90))
+    clock.at += HOUR
+    state.update(stopped)
+    assert (state.instance().exit.code, state.instance().exit.reason) == (0, "Completed")
+
+
+async def test_stopped_pod_without_a_report_was_stopped_by_the_service():
+    clock = Clock(CREATED + HOUR)
+    for started, seconds in (("", 4.0), (api.timestamp(CREATED + 60), 61.0)):
+        stopped = replace(pod("EXITED"), started_at=started or None)
+        state = tracked(stopped, clock)
+        clock.at += seconds
+        state.update(stopped)
+        assert state.instance().exit.reason == "ProviderStopped"
 
 
 async def test_pod_of_an_unknown_status_has_not_ended():

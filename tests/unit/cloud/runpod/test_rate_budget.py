@@ -44,6 +44,22 @@ async def test_deferrable_request_waits_for_the_next_window(monkeypatch):
     assert slept == [12.0]
 
 
+async def test_requests_that_waited_are_not_all_sent_when_the_next_window_starts(monkeypatch):
+    clock, slept = Clock(), []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.now += seconds
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    budget = RateBudget(clock)
+    budget.observe('"minute";r=0;t=12', '"minute";q=60;w=60')
+    for _ in range(100):
+        await budget.acquire(DEFERRABLE)
+    assert slept == [12.0, 60.0, 60.0], "45 of 60 requests of each window; the others are kept for urgent ones"
+    await budget.acquire(URGENT)
+
+
 @pytest.mark.parametrize(
     ("header", "seconds"), [("7", 7.0), ("", 10.0), ("-1", 10.0), ("soon", 10.0), ("9" * 9, 3600.0)]
 )
@@ -60,5 +76,5 @@ async def test_retry_after_blocks_every_request(header, seconds):
 @pytest.mark.parametrize("header", ["", "garbage", '"minute";r=x;t=1', '"minute"', "\x00" * 100])
 async def test_malformed_header_changes_nothing(header):
     budget = RateBudget(Clock())
-    budget.observe(header)
+    budget.observe(header, header)
     await budget.acquire(DEFERRABLE)

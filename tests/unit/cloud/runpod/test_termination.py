@@ -10,7 +10,7 @@ from skysail.cloud.errors import Gone, OutcomeUnknown
 from skysail.cloud.runpod.stand_in.faults import Fault
 from skysail.cloud.simulated import billing
 from tests.support import virtual_time
-from tests.support.runpod_scene import A40, launch_spec, scene, second_account, virtual
+from tests.support.runpod_scene import A40, Exited, launch_spec, scene, second_account, virtual
 
 
 @virtual
@@ -86,6 +86,45 @@ async def test_pod_of_an_earlier_process_gets_its_grace_period_and_a_final_cost(
         assert (ended.state, made.id in at.service.pods) == ("ended", False)
         assert ended.usd_total >= 0.22
         await second.close()
+
+
+@pytest.mark.parametrize("what", ["500", "429", "lost"])
+def test_program_is_signalled_also_if_the_service_is_busy(what):
+    async def check() -> None:
+        faults = [Fault(what=what, on="exec", at=number, seconds=2.0) for number in (1, 2)]
+        async with scene(*faults) as at:
+            made = await at.account.create(launch_spec())
+            await at.until_running(1)
+            (run,) = at.provider.containers
+            nonce = at.body().env["SKYSAIL_NONCE"]
+            executed = []
+
+            async def execute(*_: object, **__: object) -> Exited:
+                executed.append(asyncio.get_running_loop().time())
+                await at.provider.say(run, f"saved\n\nskysail-exit {nonce} 143 exited \n")
+                return Exited()
+
+            at.provider.exec = execute
+            await at.provider.say(run, f"skysail-start {nonce}\n")
+            await at.account.terminate(made.id, 60.0)
+            await asyncio.sleep(30.0)
+            assert made.id not in at.service.pods
+            assert len(executed) == 1
+            assert [piece.data async for piece in at.account.output(made.id)] == [b"saved\n"]
+
+    virtual_time.run(check())
+
+
+@virtual
+async def test_program_that_cannot_be_signalled_has_its_grace_period_and_no_more():
+    async with scene(Fault(what="500", on="exec")) as at:
+        made = await at.account.create(launch_spec())
+        await at.until_running(1)
+        begun = asyncio.get_running_loop().time()
+        await at.account.terminate(made.id, 60.0)
+        while made.id in at.service.pods:  # noqa: ASYNC110
+            await asyncio.sleep(1.0)
+        assert 59 <= asyncio.get_running_loop().time() - begun <= 63
 
 
 @virtual

@@ -47,6 +47,31 @@ async def test_terminated_pod_of_an_earlier_process_has_one_end():
 
 
 @virtual
+async def test_pod_that_a_list_shows_before_its_creation_is_answered_is_followed_once():
+    async with scene() as at:
+        create = at.account.client.create_pod
+
+        async def create_slowly(body):
+            pod = await create(body)
+            await asyncio.sleep(30.0)
+            return pod
+
+        at.account.client.create_pod = create_slowly
+        creating = asyncio.create_task(at.account.create(launch_spec()))
+        await asyncio.sleep(5.0)
+        await at.until_running(1)
+        made = await creating
+        assert made.state == "running"
+        await asyncio.sleep(30.0)
+        assert at.server.requests.count(f"GET /v2/pods/{made.id}/logs") == 1
+        await at.account.terminate(made.id, 0.0)
+        await asyncio.sleep(10.0)
+        before = len(at.server.requests)
+        await asyncio.sleep(3600.0)
+        assert at.server.requests[before:] == []
+
+
+@virtual
 async def test_key_of_another_account_proves_no_absence():
     async with scene() as at, scene() as other:
         made = await at.account.create(launch_spec())

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ class Wrapped:
 
     def __init__(self, shell: list[str], *program: str, env: dict[str, str] | None = None, **options: object) -> None:
         nonce = str(options.pop("nonce", "") or uuid.uuid4().hex)
-        values = {"lifetime": 3600, "grace": 60, "hold": 3600, "api": "", **options}
+        values = {"lifetime": 3600, "grace": 60, "hold": 3600, "late_hold": 3600, "api": "", **options}
         self.nonce = nonce
         text = script(WrapperOptions(nonce=nonce, **values))  # type: ignore[arg-type]
         self.process = subprocess.Popen(
@@ -224,6 +225,21 @@ def test_report_of_another_run_does_not_count():
     assert reported_exit("prefix skysail-exit abc 0 exited", "abc") is None
     assert reported_exit("skysail-exit abc 999 exited 61", "abc") == (255, "exited", "a")
     assert not reports_start("skysail-start abc", "abd")
+
+
+def test_container_that_reached_its_deadline_is_kept_until_its_report_is_read(run, tmp_path: Path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    called = tmp_path / "called"
+    os.mkfifo(called)
+    (tools / "curl").write_text(f"#!/bin/sh\necho called > {called}\n")
+    (tools / "curl").chmod(0o755)
+    env = {"PATH": f"{tools}:/usr/bin:/bin", "RUNPOD_POD_ID": "pod1", "RUNPOD_API_KEY": "key1"}
+    wrapped = run("sleep", "1000", lifetime=1, late_hold=3, api="http://127.0.0.1:1/v2", env=env)
+    assert wrapped.until_exit() == (143, "deadline", "")
+    reported = time.monotonic()
+    assert called.read_text() == "called\n"
+    assert time.monotonic() - reported > 2
 
 
 @pytest.mark.parametrize("tool", ["curl", "python3", "wget"])

@@ -19,6 +19,7 @@ FaultKind = Literal[
     "unmarked",  # pods are shown without their name and variables
     "lost",  # the connection is cut before anything is done
     "malformed-done",  # done, and the answer cannot be decoded
+    "400",  # rejected for a reason that the service does not document
     "401",
     "402",
     "proxy-403",  # answered by a proxy in HTML
@@ -31,6 +32,7 @@ FaultKind = Literal[
     "late",  # missing from lists for a long time
     "hidden",  # missing from lists and lookups for a long time
     "cut",  # a log stream that ends after some lines
+    "silent",  # a log stream that sends nothing after some lines, and does not end
     "no-capacity",
     "sold-out",  # the catalogue shows no stock of any GPU
     "no-start",  # the container never starts, and the service gives up

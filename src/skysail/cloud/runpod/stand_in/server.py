@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -27,7 +28,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _PROXY_PAGE = "<html><title>Access denied</title><body>error code: 1010</body></html>"
 _GENERIC_AGENTS = ("python-", "aiohttp")
-_REFUSALS = {"401": "invalid api key", "402": "insufficient balance", "404": "pod not found"}
+_REFUSALS = {
+    "400": "the request cannot be served",
+    "401": "invalid api key",
+    "402": "insufficient balance",
+    "404": "pod not found",
+}
 
 
 class StandInServer:
@@ -61,6 +67,7 @@ class StandInServer:
 
     async def _runner(self) -> web.AppRunner:
         app = web.Application(client_max_size=16 * 2**20, middlewares=[tolerate_disconnects, self._answer])
+        app.on_response_prepare.append(_name_request)
         routes: tuple[tuple[str, str, Handler], ...] = (
             ("POST", "/v2/pods", self._create),
             ("GET", "/v2/pods", self._list),
@@ -190,6 +197,8 @@ class StandInServer:
             if fault.what == "cut" and sent >= fault.lines:
                 replies.abort(request)
                 return response
+            if fault.what == "silent" and sent >= fault.lines:
+                await asyncio.Event().wait()  # until the client disconnects
         return response
 
     async def _exec(self, request: web.Request) -> web.Response:
@@ -261,7 +270,7 @@ class StandInServer:
         match fault.what:
             case "500":
                 raise Refusal(500, "internal error")
-            case "401" | "402" | "404":
+            case "400" | "401" | "402" | "404":
                 raise Refusal(int(fault.what), _REFUSALS[fault.what])
             case "429":
                 raise Refusal(429, "rate limit exceeded", (str(int(fault.seconds)),))
@@ -273,6 +282,10 @@ class StandInServer:
                 replies.abort(request)
                 raise RawAnswer(web.Response())
         return fault
+
+
+async def _name_request(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["x-request-id"] = secrets.token_hex(8)
 
 
 def _pod_json(pod: PodRecord, fault: Fault) -> dict[str, object]:

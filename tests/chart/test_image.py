@@ -56,6 +56,20 @@ def test_image_has_operator_logger_and_proxy_below_200_mb(content, pytestconfig)
     assert content.config["Entrypoint"] == ["skysail"]
 
 
+@pytest.mark.parametrize("name", [name for name in build_image.DEFAULT if name != "skysail"])
+def test_image_of_models_is_below_200_mb_and_has_no_shell(name, tmp_path, pytestconfig):
+    """Of the images that run in users' pods, only their files: nothing is packed."""
+    roots = build_image.make_roots(build_image.IMAGES[name], tmp_path, build_image.source_date(), is_release=False)
+    print_line(pytestconfig, f"Image {name}: {roots.bytes / 1e6:.0f} MB")
+    assert 0 < roots.bytes < _MAX_BYTES
+    files = [path for folder in (roots.base, roots.app) for path in folder.rglob("*")]
+    assert {path.name for path in files} & SHELLS == set()
+    assert [path for path in files if path.name in PRIVATE or path.suffix == ".key"] == []
+    named = {row["name"] for row in json.loads(roots.bom)["components"]}
+    locked = python_packages.locked_packages(build_image.ROOT / build_image.IMAGES[name].lock)
+    assert {package.name for package in locked} <= named
+
+
 def test_image_has_no_shell_no_package_manager_no_root_and_no_secrets(content):
     names = {path.rpartition("/")[2] for path in content.files}
     assert names & SHELLS == set()

@@ -1,4 +1,7 @@
-"""The chart installed by the real Helm on a real control plane, with the operator in pods of its own image."""
+"""The chart installed by the real Helm on a real control plane, with the operator in pods of its own image.
+
+CI runs those that show promises; `make test-chart-all` runs all.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.cluster import Cluster
-
-# CI installs the chart once, in test_pods.py; `make test-chart-all` runs these.
-pytestmark = pytest.mark.on_demand
 
 CRDS = sorted((ROOT / "charts" / "skysail" / "crds").glob("*.yaml"))
 UPGRADE = ROOT / "tests" / "upgrade" / "0.1.yaml"
@@ -106,6 +106,7 @@ def cluster_objects(plane: Cluster) -> set[str]:
     return set(names.split())
 
 
+@pytest.mark.on_demand
 def test_install_default_preset_trains_offloads_and_leaves_nothing(plane, install):
     before = cluster_objects(plane)
     one = install("default")
@@ -161,6 +162,7 @@ def test_install_modal_operator_command_of_its_document_works_as_written(plane, 
     assert (settings["mock_clouds"], settings["offload_auto"]) == (False, "Always")
 
 
+@pytest.mark.on_demand
 @pytest.mark.parametrize(
     ("name", "account", "action"),
     [
@@ -199,6 +201,7 @@ def test_install_node_that_exists_already_is_taken_over(plane, install):
     assert "runpod.io/virtual" in ok(plane, "get", "node", "runpod-virtual-node", "-o", "jsonpath={.spec.taints}")
 
 
+@pytest.mark.on_demand
 def test_install_crd_of_another_project_is_named_and_kept(plane, install):
     remove_crds(plane)
     definition = yaml.safe_load(CRDS[2].read_text())
@@ -245,6 +248,7 @@ def test_manifests_installer_installs_and_removes_everything(plane):
         remove_leftovers(plane)
 
 
+@pytest.mark.on_demand
 def test_upgrade_from_0_1_and_back_does_not_touch_running_work(plane, install, tmp_path):
     """A training in the cluster and a pod at a cloud, whose instance is launched once and billed all the time."""
     one = install("default")
@@ -314,6 +318,7 @@ def released_chart(folder: Path, volume: dict[str, Any]) -> Path:
     return chart
 
 
+@pytest.mark.on_demand
 def test_upgrade_crds_command_updates_ours_and_names_another_projects(plane):
     remove_crds(plane)
     definition = yaml.safe_load(CRDS[0].read_text())

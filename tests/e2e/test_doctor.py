@@ -38,6 +38,8 @@ def test_doctor_sound_installation_passes_and_a_missing_crd_fails(cluster, opera
         done = skysail(cluster, "doctor", "cluster")
         assert done.returncode == 1
         assert "skysail crds apply --take-over" in done.stdout
+        named = skysail(cluster, "doctor", "cluster", "-o", "name")
+        assert (named.returncode, "cluster/crds" in named.stdout.splitlines()) == (1, True)
     finally:
         cluster.kubectl("label", "crd", name, "app.kubernetes.io/managed-by=skysail", "--overwrite")
 

@@ -297,6 +297,22 @@ def test_monitoring_texts_name_labels_that_their_result_has():
         assert set(labels) <= has, expression
 
 
+def test_monitoring_keeps_the_namespace_of_each_series(binary):
+    """Without this the Prometheus operator puts the namespace of the scraped pod in its place."""
+    shown = objects(render(binary, "--set=metrics.enabled=true"))
+    specs = {row["kind"]: row["spec"] for row in shown if row["kind"] in {"ServiceMonitor", "PodMonitor"}}
+    endpoints = [*specs["ServiceMonitor"]["endpoints"], *specs["PodMonitor"]["podMetricsEndpoints"]]
+    assert [endpoint["honorLabels"] for endpoint in endpoints] == [True, True]
+    bridge = next(
+        row["spec"]["template"]
+        for row in shown
+        if row["metadata"]["name"] == "skysail-bridge" and row["kind"] == "Deployment"
+    )
+    assert specs["PodMonitor"]["selector"]["matchLabels"].items() <= bridge["metadata"]["labels"].items()
+    ports = [port["name"] for port in bridge["spec"]["containers"][0]["ports"]]
+    assert [endpoint["port"] for endpoint in specs["PodMonitor"]["podMetricsEndpoints"]] == ports
+
+
 def test_monitoring_every_alert_says_what_to_do(binary):
     shown = objects(render(binary, "--set=alerts.enabled=true"))
     groups = next(row for row in shown if row["kind"] == "PrometheusRule")["spec"]["groups"]

@@ -38,7 +38,7 @@ CRDS = sorted((ROOT / "charts" / "skysail" / "crds").glob("*.yaml"))
 UPGRADE = ROOT / "tests" / "upgrade" / "0.1.yaml"
 # Clouds are pretended: nothing in this test may cost money.
 MOCK = "--set=testing.mockModal=true"
-SMALL = ("--set=replicaCount=1", "--set=podDisruptionBudget.enabled=false", "--set=proxy.replicaCount=1")
+SMALL = ("--set=replicaCount=1", "--set=proxy.replicaCount=1")
 COMMAND = (
     "helm upgrade --install modal-operator ./charts/modal-operator --namespace modal-system --create-namespace "
     "--set testing.mockModal=false"
@@ -74,6 +74,12 @@ def remove_leftovers(plane: Cluster) -> None:
     ok(plane, "delete", "node", "modal.com", "runpod-virtual-node", "--ignore-not-found")
     for kind in ("lease/skysail-operator", "secret/skysail-webhook", "cm/skysail-launches", "cm/skysail-offers"):
         ok(plane, "delete", "-n", "kube-system", kind, "--ignore-not-found")
+
+
+def apply_policy_kind(plane: Cluster) -> None:
+    (file,) = (file for file in CRDS if "offloadpolicies" in file.name)
+    ok(plane, "apply", "-f", str(file))
+    ok(plane, "wait", "--for=condition=Established", "-f", str(file), TIMEOUT)
 
 
 def pod(name: str, **annotations: str) -> dict[str, Any]:
@@ -226,6 +232,8 @@ def test_manifests_every_preset_passes_a_dry_run_on_the_server(plane, preset):
     if created:
         ok(plane, "create", "namespace", preset.namespace)
         ok(plane, "label", "namespace", preset.namespace, "pod-security.kubernetes.io/warn=restricted")
+    if preset.has_policy:
+        apply_policy_kind(plane)
     try:
         done = plane.kubectl("apply", "--dry-run=server", "-f", str(ROOT / preset.file))
         assert done.returncode == 0, done.stderr
@@ -233,6 +241,23 @@ def test_manifests_every_preset_passes_a_dry_run_on_the_server(plane, preset):
     finally:
         if created:
             ok(plane, "delete", "namespace", preset.namespace, TIMEOUT)
+
+
+def test_manifests_of_the_runpod_controller_allow_runpod_after_its_two_commands(plane):
+    """On an empty cluster, as its document has them: without a policy nothing would leave the cluster."""
+    remove_crds(plane)
+    files = [ROOT / "deploy" / name for name in ("virtual-node-setup.yaml", "runpod-controller.yaml")]
+    try:
+        ok(plane, "apply", "-f", str(files[0]))
+        ok(plane, "wait", "--for=condition=Established", "crd/offloadpolicies.skysail.dev", TIMEOUT)
+        ok(plane, "apply", "-f", str(files[1]))
+        ok(plane, "rollout", "status", "deployment/runpod-controller", "-n", "kube-system", TIMEOUT)
+        shown = {row["metadata"]["name"]: row["spec"]["providers"] for row in listed(plane, "offloadpolicies")}
+        assert shown == {"default": ["runpod"]}
+    finally:
+        for file in reversed(files):
+            ok(plane, "delete", "-f", str(file), "--ignore-not-found", TIMEOUT)
+        remove_leftovers(plane)
 
 
 def test_manifests_installer_installs_and_removes_everything(plane):

@@ -366,6 +366,20 @@ def test_pods_operator_and_bridge_mount_the_extra_volumes(binary):
         assert spec["containers"][0]["volumeMounts"][-1] == OTHER["extraVolumeMounts"][0]
 
 
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ((), ["skysail", "skysail-bridge"]),
+        (("--set=replicaCount=1",), ["skysail-bridge"]),
+        (("--set=replicaCount=1", "--set=proxy.replicaCount=1"), []),
+        (("--set=podDisruptionBudget.enabled=false",), []),
+    ],
+)
+def test_pods_single_replica_does_not_hold_up_the_drain_of_its_node(binary, options, names):
+    shown = objects(render(binary, *options))
+    assert sorted(row["metadata"]["name"] for row in shown if row["kind"] == "PodDisruptionBudget") == names
+
+
 def test_pods_alias_chart_has_the_selectors_of_its_preset(binary):
     """A Deployment's selector cannot change, so each may be upgraded to the other."""
     preset = next(preset for preset in helm.PRESETS if preset.name == "modal-operator")

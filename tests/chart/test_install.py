@@ -162,10 +162,17 @@ def test_install_modal_operator_command_of_its_document_works_as_written(plane, 
         "get", "--raw", "/api/v1/namespaces/modal-system/services/modal-operator:8081/proxy/metrics"
     )
     assert "skysail_leader" in metrics.stdout
-    settings = yaml.safe_load(
-        one.kubectl("get", "cm", "modal-operator-settings", "-o", "jsonpath={.data.settings\\.yaml}")
-    )
-    assert (settings["mock_clouds"], settings["offload_auto"]) == (False, "Always")
+
+    def settings() -> dict[str, Any]:
+        shown = one.kubectl("get", "cm", "modal-operator-settings", "-o", "jsonpath={.data.settings\\.yaml}")
+        found: dict[str, Any] = yaml.safe_load(shown)
+        return found
+
+    assert (settings()["mock_clouds"], settings()["offload_auto"]) == (False, "Always")
+    # As NOTES and docs/install.md say it.
+    chart = ("modal-operator", "./charts/modal-operator", "--reset-then-reuse-values", "--no-hooks")
+    one.helm("upgrade", *chart, "--set=log.level=debug")
+    assert (settings()["mock_clouds"], settings()["log_level"]) == (False, "debug")
 
 
 @pytest.mark.on_demand

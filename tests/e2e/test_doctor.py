@@ -18,7 +18,7 @@ CANARY = "canary-5ec2e7-value"
 
 
 def skysail(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "SKYSAIL_HOME": str(cluster.home.root)}
     command = [sys.executable, "-m", "skysail", *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
 
@@ -72,4 +72,5 @@ def test_report_has_conditions_and_no_secret(cluster, operator, tmp_path):
     assert "reported" in texts["skysail-report/objects/trainingjobs.ml.example.com.json"]
     assert "kubernetes" in texts["skysail-report/versions.json"]
     assert "crds" in texts["skysail-report/doctor.txt"]
+    assert '"message"' in texts["skysail-report/logs/local/operator.log"]
     assert not [name for name, text in texts.items() if CANARY in text]

@@ -91,11 +91,11 @@ test-sdk: build ## the tests of Modal with the newest 1.x of its SDK; downloads 
 	PYTHONPATH=build/newest-sdk $(BIN)/python -m pytest -q tests/conformance -k modal
 
 .PHONY: test-chart
-test-chart: build ## the chart with the real Helm: lint, render, one installation; builds Helm the first time
+test-chart: build ## the chart with the real Helm: lint, render, install, every command of the five documents; builds Helm the first time
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile --durations 10 -m "not on_demand" tests/chart
 
 .PHONY: test-chart-all
-test-chart-all: build ## the same with every preset installed, upgrades and every command of the documents; half an hour
+test-chart-all: build ## the same with upgrades, CRDs of others, and every preset under its own names; ten minutes
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/chart
 
 .PHONY: test-versions

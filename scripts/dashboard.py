@@ -33,6 +33,9 @@ PANELS = (
     Panel("Progress", "max by (namespace, name) (trainingjob_progress_percent)", "{{namespace}}/{{name}}", "percent"),
     Panel("Stalled", "sum by (namespace, name) (trainingjob_stalled)", "{{namespace}}/{{name}}"),
     Panel("Failed attempts", "sum by (cause) (increase(trainingjob_attempts_total[1h]))", "{{cause}}"),
+    Panel(
+        "Connections through the bridge", "sum by (outcome) (rate(skysail_bridge_requests_total[5m]))", "{{outcome}}"
+    ),
     Panel("Models ready", "sum by (kind) (model_ready)", "{{kind}}"),
     Panel("Rollouts", "sum by (kind, outcome) (increase(model_rollouts_total[1h]))", "{{kind}} {{outcome}}"),
     Panel(

@@ -16,6 +16,7 @@ from scripts import chart, diagrams, helm, pages, reference
 from skysail.app import manifests
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.base.settings import Settings
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.kube.api import crd
 from skysail.kube.api.resources import NODE
 from skysail.node.registration import registrar
@@ -49,7 +50,9 @@ def rows() -> Iterator[Row]:
     yield Row("config/rbac/role.yaml", manifest_text(*manifests.rules()))
     yield Row("config/rbac/tenant_roles.yaml", manifest_text(*manifests.tenant_roles()))
     yield Row("config/rbac/compat_tenant_roles.yaml", manifest_text(*manifests.compatible_tenant_roles()))
-    yield Row("deploy/virtual-node-setup.yaml", manifest_text(virtual_node("runpod-virtual-node")))
+    # With the kind of the policy that deploy/runpod-controller.yaml has.
+    policy = manifests.definitions()[ALL_KINDS.index(OFFLOAD_POLICY)]
+    yield Row("deploy/virtual-node-setup.yaml", manifest_text(policy, virtual_node("runpod-virtual-node")))
     yield Row("config/default/namespace.yaml", manifest_text(manifests.namespace()))
     yield Row("docs/reference/api.md", reference.api_page((*ALL_KINDS, *COMPATIBLE_KINDS)))
     yield Row("docs/reference/names.md", reference.names_page())

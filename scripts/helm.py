@@ -21,12 +21,17 @@ _MANAGER_KINDS = {"ConfigMap", "Deployment", "PodDisruptionBudget", "Service"}
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to install the chart: release, namespace and file of values; `file` is what it renders to."""
+    """One way to install the chart: release, namespace and file of values; `file` is what it renders to.
+
+    `has_policy`: the file has the policy, too, because the document applies deploy/virtual-node-setup.yaml first, which
+    has the CRD. `kubectl apply` knows a kind only after its CRD is served; otherwise the policy is a file of its own.
+    """
 
     name: str
     release: str
     namespace: str
     file: str
+    has_policy: bool = False
 
     @property
     def values(self) -> Path | None:
@@ -63,6 +68,7 @@ PRESETS = (
         release="runpod-controller",
         namespace="kube-system",
         file="deploy/runpod-controller.yaml",
+        has_policy=True,
     ),
     Preset(
         name="ml-training-operator",
@@ -104,8 +110,7 @@ def rendered(binary: Path) -> Iterator[tuple[str, str]]:
         creates = "false" if preset.namespace == "kube-system" else "true"
         shown = template(binary, preset, "--include-crds", f"--set=createNamespace={creates}")
         documents = _in_order(yaml.safe_load_all(shown))
-        # `kubectl apply` knows a kind only after its CRD is served, so the policy is applied by itself.
-        yield preset.file, _text(row for row in documents if row["kind"] != "OffloadPolicy")
+        yield preset.file, _text(row for row in documents if preset.has_policy or row["kind"] != "OffloadPolicy")
         if preset is DEFAULT:
             if _version() == _FIRST_VERSION:
                 # Frozen with the release: from then on a test upgrades from it and goes back.

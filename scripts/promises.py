@@ -3,7 +3,8 @@
 A row has a `test` that shows it, further tests in `also`, or a `reason` why it cannot be kept, or none of them as long
 as it is not built. The number of rows with none is printed, and only falls.
 
-A test with the mark `on_demand` is not part of CI: its row names the make target that runs it.
+The first test of a row always runs in CI. Further tests may have the mark `on_demand`: CI does not run them, and their
+row names the make target that does.
 
 With `--ran`, after the test stages: every named test must have passed, and none may have been skipped. Tests that only
 an on-demand target runs are listed with their target if they did not run.
@@ -73,6 +74,8 @@ def problems(promises: Iterable[Promise], root: Path) -> Iterator[str]:
 
 def _problems_of_target(promise: Promise, root: Path) -> Iterator[str]:
     tests = on_demand(promise, root)
+    if promise.test in tests:
+        yield f"{promise.id} names {promise.test} first, which CI does not run: name a test before it that CI runs."
     if promise.target and not tests:
         yield f"{promise.id} names make {promise.target}, but CI runs all of its tests: remove the target."
     for test in tests:

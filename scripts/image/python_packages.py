@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import compileall
 import configparser
 import os
-import py_compile
 import shutil
 import subprocess
 import sys
@@ -19,6 +17,8 @@ from scripts.image.errors import BuildError
 FOLDER = "opt/skysail"
 _VERSION = (3, 11)
 _PLATFORM = "x86_64-manylinux_2_28"
+# Written by the installation, with folders of this machine or hashes of files that have them: only pip reads these.
+_OF_THIS_MACHINE = ("RECORD", "direct_url.json", "uv_cache.json")
 _SCRIPT = """#!/usr/bin/python3
 import sys
 
@@ -52,6 +52,9 @@ def install(root: Path, lock: Path, *, wheel: Path | None, without: tuple[str, .
     # Scripts name the Python of this machine, and `.lock` is uv's own.
     shutil.rmtree(target / "bin", ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
+    for name in _OF_THIS_MACHINE:
+        for file in target.glob(f"*.dist-info/{name}"):
+            file.unlink()
     for tests in [path for path in target.rglob("tests") if path.is_dir()]:
         shutil.rmtree(tests, ignore_errors=True)
     for name in without:
@@ -79,16 +82,12 @@ def compile_bytecode(root: Path) -> bool:
     """Compile all modules, because the root is read-only at run time. Returns False with another Python than 3.11."""
     if sys.version_info[:2] != _VERSION:
         return False
-    for folder in (root / FOLDER, root / "usr/lib/python3.11"):
-        compileall.compile_dir(
-            folder,
-            quiet=2,
-            maxlevels=50,
-            stripdir=str(root),
-            prependdir="/",
-            workers=2,
-            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-        )
+    folders = (str(root / FOLDER), str(root / "usr/lib/python3.11"))
+    paths = ("-s", str(root), "-p", "/", "-r", "50")
+    command = [sys.executable, "-m", "compileall", "-q", "-q", "-j", "2", *paths]
+    # The order of sets in constants follows the hash seed, so that it has to be fixed for the same bytes.
+    env = {**os.environ, "PYTHONHASHSEED": "0"}
+    subprocess.run([*command, "--invalidation-mode", "unchecked-hash", *folders], check=False, env=env)  # noqa: S603 (our own Python)
     return True
 
 

@@ -1,4 +1,7 @@
-"""The chart installed by the real Helm on a real control plane, with the operator in pods of its own image."""
+"""The chart installed by the real Helm on a real control plane, with the operator in pods of its own image.
+
+CI runs those that show promises; `make test-chart-all` runs all.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,11 @@ if TYPE_CHECKING:
 
     from tests.support.cluster import Cluster
 
-# CI installs the chart once, in test_pods.py; `make test-chart-all` runs these.
-pytestmark = pytest.mark.on_demand
-
 CRDS = sorted((ROOT / "charts" / "skysail" / "crds").glob("*.yaml"))
 UPGRADE = ROOT / "tests" / "upgrade" / "0.1.yaml"
 # Clouds are pretended: nothing in this test may cost money.
 MOCK = "--set=testing.mockModal=true"
-SMALL = ("--set=replicaCount=1", "--set=podDisruptionBudget.enabled=false", "--set=proxy.replicaCount=1")
+SMALL = ("--set=replicaCount=1", "--set=proxy.replicaCount=1")
 COMMAND = (
     "helm upgrade --install modal-operator ./charts/modal-operator --namespace modal-system --create-namespace "
     "--set testing.mockModal=false"
@@ -76,6 +76,12 @@ def remove_leftovers(plane: Cluster) -> None:
         ok(plane, "delete", "-n", "kube-system", kind, "--ignore-not-found")
 
 
+def apply_policy_kind(plane: Cluster) -> None:
+    (file,) = (file for file in CRDS if "offloadpolicies" in file.name)
+    ok(plane, "apply", "-f", str(file))
+    ok(plane, "wait", "--for=condition=Established", "-f", str(file), TIMEOUT)
+
+
 def pod(name: str, **annotations: str) -> dict[str, Any]:
     container = {"name": "main", "image": "busybox", "resources": {"requests": {"nvidia.com/gpu": 1}}}
     metadata = {"name": name, "annotations": annotations}
@@ -106,6 +112,7 @@ def cluster_objects(plane: Cluster) -> set[str]:
     return set(names.split())
 
 
+@pytest.mark.on_demand
 def test_install_default_preset_trains_offloads_and_leaves_nothing(plane, install):
     before = cluster_objects(plane)
     one = install("default")
@@ -155,12 +162,20 @@ def test_install_modal_operator_command_of_its_document_works_as_written(plane, 
         "get", "--raw", "/api/v1/namespaces/modal-system/services/modal-operator:8081/proxy/metrics"
     )
     assert "skysail_leader" in metrics.stdout
-    settings = yaml.safe_load(
-        one.kubectl("get", "cm", "modal-operator-settings", "-o", "jsonpath={.data.settings\\.yaml}")
-    )
-    assert (settings["mock_clouds"], settings["offload_auto"]) == (False, "Always")
+
+    def settings() -> dict[str, Any]:
+        shown = one.kubectl("get", "cm", "modal-operator-settings", "-o", "jsonpath={.data.settings\\.yaml}")
+        found: dict[str, Any] = yaml.safe_load(shown)
+        return found
+
+    assert (settings()["mock_clouds"], settings()["offload_auto"]) == (False, "Always")
+    # As NOTES and docs/install.md say it.
+    chart = ("modal-operator", "./charts/modal-operator", "--reset-then-reuse-values", "--no-hooks")
+    one.helm("upgrade", *chart, "--set=log.level=debug")
+    assert (settings()["mock_clouds"], settings()["log_level"]) == (False, "debug")
 
 
+@pytest.mark.on_demand
 @pytest.mark.parametrize(
     ("name", "account", "action"),
     [
@@ -199,6 +214,7 @@ def test_install_node_that_exists_already_is_taken_over(plane, install):
     assert "runpod.io/virtual" in ok(plane, "get", "node", "runpod-virtual-node", "-o", "jsonpath={.spec.taints}")
 
 
+@pytest.mark.on_demand
 def test_install_crd_of_another_project_is_named_and_kept(plane, install):
     remove_crds(plane)
     definition = yaml.safe_load(CRDS[2].read_text())
@@ -223,6 +239,8 @@ def test_manifests_every_preset_passes_a_dry_run_on_the_server(plane, preset):
     if created:
         ok(plane, "create", "namespace", preset.namespace)
         ok(plane, "label", "namespace", preset.namespace, "pod-security.kubernetes.io/warn=restricted")
+    if preset.has_policy:
+        apply_policy_kind(plane)
     try:
         done = plane.kubectl("apply", "--dry-run=server", "-f", str(ROOT / preset.file))
         assert done.returncode == 0, done.stderr
@@ -230,6 +248,23 @@ def test_manifests_every_preset_passes_a_dry_run_on_the_server(plane, preset):
     finally:
         if created:
             ok(plane, "delete", "namespace", preset.namespace, TIMEOUT)
+
+
+def test_manifests_of_the_runpod_controller_allow_runpod_after_its_two_commands(plane):
+    """On an empty cluster, as its document has them: without a policy nothing would leave the cluster."""
+    remove_crds(plane)
+    files = [ROOT / "deploy" / name for name in ("virtual-node-setup.yaml", "runpod-controller.yaml")]
+    try:
+        ok(plane, "apply", "-f", str(files[0]))
+        ok(plane, "wait", "--for=condition=Established", "crd/offloadpolicies.skysail.dev", TIMEOUT)
+        ok(plane, "apply", "-f", str(files[1]))
+        ok(plane, "rollout", "status", "deployment/runpod-controller", "-n", "kube-system", TIMEOUT)
+        shown = {row["metadata"]["name"]: row["spec"]["providers"] for row in listed(plane, "offloadpolicies")}
+        assert shown == {"default": ["runpod"]}
+    finally:
+        for file in reversed(files):
+            ok(plane, "delete", "-f", str(file), "--ignore-not-found", TIMEOUT)
+        remove_leftovers(plane)
 
 
 def test_manifests_installer_installs_and_removes_everything(plane):
@@ -245,6 +280,7 @@ def test_manifests_installer_installs_and_removes_everything(plane):
         remove_leftovers(plane)
 
 
+@pytest.mark.on_demand
 def test_upgrade_from_0_1_and_back_does_not_touch_running_work(plane, install, tmp_path):
     """A training in the cluster and a pod at a cloud, whose instance is launched once and billed all the time."""
     one = install("default")
@@ -314,6 +350,7 @@ def released_chart(folder: Path, volume: dict[str, Any]) -> Path:
     return chart
 
 
+@pytest.mark.on_demand
 def test_upgrade_crds_command_updates_ours_and_names_another_projects(plane):
     remove_crds(plane)
     definition = yaml.safe_load(CRDS[0].read_text())

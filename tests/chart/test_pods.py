@@ -145,7 +145,6 @@ def test_operator_in_pods_trains_and_offloads(plane, installed):
         ok(plane, "wait", "trainingjob/sleeps", "-n", namespace, "--for=jsonpath={.status.phase}=Succeeded", TIMEOUT)
 
 
-@pytest.mark.on_demand
 def test_operator_in_pods_serves(plane, installed):
     with fresh_namespace(plane) as namespace:
         serving.offer(plane, namespace, one_onnx=serving.linear(np.eye(2, dtype=np.float32)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import promql_parser
 import pytest
 import yaml
 
@@ -215,24 +216,43 @@ def test_rbac_secrets_namespaced_binds_only_the_named_namespaces(binary):
     assert places == [("RoleBinding", "skysail-system"), ("RoleBinding", "team-a")]
 
 
-# Parts of PromQL that are no metric: strings, selectors, ranges, lists of labels, functions, words and numbers.
-_NO_METRIC = re.compile(
-    r"""
-    "[^"]*" | \{[^}]*\} | \[[^\]]*\] | \b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)
-    | \b[a-z_]+\s*(?=\() | \b(?:and|or|unless|by|bool|offset)\b | \b[0-9][0-9.a-z]*\b
-    """,
-    re.VERBOSE,
-)
 _SERIES = ("", "_bucket", "_sum", "_count")
-# Exported by the API server.
-_OF_KUBERNETES = {"apiserver_admission_webhook_fail_open_count"}
+# Exported by the API server, with the label that we ask for.
+_OF_KUBERNETES = {"apiserver_admission_webhook_fail_open_count": {"name"}}
+_TEMPLATE_LABEL = re.compile(r"\$labels\.(\w+)")
+
+
+def exported() -> dict[str, set[str]]:
+    """Return the labels of each time series, as the reference of metrics says them."""
+    found = dict(_OF_KUBERNETES)
+    for metric in Metric:
+        labels = set(re.findall(r"`(\w+)`", metric.description))
+        found |= {f"{metric.value}{suffix}": {*labels, *({"le"} if suffix == "_bucket" else ())} for suffix in _SERIES}
+    return found
+
+
+def parts(expression: str) -> list[promql_parser.Expr]:
+    """Return the expression and all that it consists of. Raises ValueError if Prometheus would refuse it."""
+    found: list[promql_parser.Expr] = []
+    promql_parser.walk(promql_parser.parse(expression), found.append)
+    return found
+
+
+def labels_asked_for(part: promql_parser.Expr) -> set[str]:
+    """Return the labels that this part itself names."""
+    if isinstance(part, promql_parser.AggregateExpr):
+        return set(part.modifier.labels) if part.modifier else set()
+    selector = part.vector_selector if isinstance(part, promql_parser.MatrixSelector) else part
+    if isinstance(selector, promql_parser.VectorSelector):
+        return {matcher.name for matcher in selector.matchers.matchers}
+    return set()
 
 
 def metrics_of(expression: str) -> set[str]:
-    """Return the metrics that an expression names."""
-    plain = _NO_METRIC.sub(" ", _NO_METRIC.sub(" ", expression))
-    assert re.fullmatch(r"[\sa-zA-Z0-9_:()+\-*/%<>=!,.]*", plain), f"not understood: {plain}"
-    return set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", plain))
+    selectors = [
+        part.vector_selector if isinstance(part, promql_parser.MatrixSelector) else part for part in parts(expression)
+    ]
+    return {str(one.name) for one in selectors if isinstance(one, promql_parser.VectorSelector)}
 
 
 @pytest.mark.parametrize(
@@ -248,15 +268,49 @@ def test_monitoring_metrics_of_an_expression(expression, want):
     assert metrics_of(expression) == want
 
 
-def test_monitoring_alerts_and_dashboard_use_metrics_that_are_exported():
-    known = _OF_KUBERNETES | {f"{metric.value}{suffix}" for metric in Metric for suffix in _SERIES}
-    rules = yaml.safe_load((chart.CHART / "files" / "alerts.yaml").read_text())
-    expressions = [rule["expr"] for rule in rules]
-    expressions += re.findall(r'"expr": "((?:[^"\\]|\\.)*)"', dashboard.text())
-    assert len(expressions) > len(rules)
-    named = {json.loads(f'"{text}"') if "\\" in text else text: None for text in expressions}
-    assert [(text, metrics_of(text) - known) for text in named if metrics_of(text) - known] == []
-    assert all(metrics_of(text) for text in named)
+def alerts() -> list[dict[str, Any]]:
+    rules: list[dict[str, Any]] = yaml.safe_load((chart.CHART / "files" / "alerts.yaml").read_text())
+    return rules
+
+
+def test_monitoring_alerts_and_dashboard_parse_and_use_metrics_and_labels_that_are_exported():
+    known = exported()
+    expressions = [*(rule["expr"] for rule in alerts()), *(panel.query for panel in dashboard.PANELS)]
+    assert len(expressions) > len(dashboard.PANELS)
+    for expression in expressions:
+        named = metrics_of(expression)
+        assert named, expression
+        assert named - known.keys() == set(), expression
+        asked = set().union(*map(labels_asked_for, parts(expression)))
+        assert asked - set().union(*(known[name] for name in named)) == set(), expression
+
+
+def test_monitoring_texts_name_labels_that_their_result_has():
+    """An aggregation keeps the labels that it names; everything else keeps those of the metric."""
+    known = exported()
+    shown = [(rule["expr"], _TEMPLATE_LABEL.findall(" ".join(rule["annotations"].values()))) for rule in alerts()]
+    shown += [(panel.query, re.findall(r"\{\{(\w+)\}\}", panel.legend)) for panel in dashboard.PANELS]
+    assert any(labels for _, labels in shown)
+    for expression, labels in shown:
+        kept = [labels_asked_for(part) for part in parts(expression) if isinstance(part, promql_parser.AggregateExpr)]
+        has = kept[0] if kept else set().union(*(known[name] for name in metrics_of(expression)))
+        assert set(labels) <= has, expression
+
+
+def test_monitoring_keeps_the_namespace_of_each_series(binary):
+    """Without this the Prometheus operator puts the namespace of the scraped pod in its place."""
+    shown = objects(render(binary, "--set=metrics.enabled=true"))
+    specs = {row["kind"]: row["spec"] for row in shown if row["kind"] in {"ServiceMonitor", "PodMonitor"}}
+    endpoints = [*specs["ServiceMonitor"]["endpoints"], *specs["PodMonitor"]["podMetricsEndpoints"]]
+    assert [endpoint["honorLabels"] for endpoint in endpoints] == [True, True]
+    bridge = next(
+        row["spec"]["template"]
+        for row in shown
+        if row["metadata"]["name"] == "skysail-bridge" and row["kind"] == "Deployment"
+    )
+    assert specs["PodMonitor"]["selector"]["matchLabels"].items() <= bridge["metadata"]["labels"].items()
+    ports = [port["name"] for port in bridge["spec"]["containers"][0]["ports"]]
+    assert [endpoint["port"] for endpoint in specs["PodMonitor"]["podMetricsEndpoints"]] == ports
 
 
 def test_monitoring_every_alert_says_what_to_do(binary):
@@ -310,6 +364,20 @@ def test_pods_operator_and_bridge_mount_the_extra_volumes(binary):
     for spec in specs:
         assert spec["volumes"][-1] == OTHER["extraVolumes"][0]
         assert spec["containers"][0]["volumeMounts"][-1] == OTHER["extraVolumeMounts"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ((), ["skysail", "skysail-bridge"]),
+        (("--set=replicaCount=1",), ["skysail-bridge"]),
+        (("--set=replicaCount=1", "--set=proxy.replicaCount=1"), []),
+        (("--set=podDisruptionBudget.enabled=false",), []),
+    ],
+)
+def test_pods_single_replica_does_not_hold_up_the_drain_of_its_node(binary, options, names):
+    shown = objects(render(binary, *options))
+    assert sorted(row["metadata"]["name"] for row in shown if row["kind"] == "PodDisruptionBudget") == names
 
 
 def test_pods_alias_chart_has_the_selectors_of_its_preset(binary):

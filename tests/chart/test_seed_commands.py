@@ -146,7 +146,7 @@ class Shell:
             yield process
         finally:
             process.terminate()
-            process.wait()
+            process.communicate()
 
 
 def problem(shell: Shell, row: Command) -> str:
@@ -228,7 +228,7 @@ def run_rows(shell: Shell, rows: list[Command]) -> None:
     ("place", "needs_cluster"),
     [
         pytest.param("bare_shell", False, id="machine"),
-        pytest.param("shell", True, id="cluster", marks=pytest.mark.on_demand),
+        pytest.param("shell", True, id="cluster"),
     ],
 )
 def test_commands_without_an_installation_do_as_the_table_says(request, place, needs_cluster):
@@ -240,7 +240,6 @@ def test_commands_without_an_installation_do_as_the_table_says(request, place, n
     sys.stdout.write(f"{len(ROWS)} commands of the five documents: {dict(counted)}\n")
 
 
-@pytest.mark.on_demand
 @pytest.mark.parametrize("preset", sorted({row.preset for row in ROWS if row.preset}))
 def test_commands_with_an_installation_do_as_the_table_says(plane, binary, shell, preset):
     one = release(plane, binary, preset)

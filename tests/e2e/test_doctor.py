@@ -18,7 +18,7 @@ CANARY = "canary-5ec2e7-value"
 
 
 def skysail(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "SKYSAIL_HOME": str(cluster.home.root)}
     command = [sys.executable, "-m", "skysail", *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
 
@@ -38,6 +38,8 @@ def test_doctor_sound_installation_passes_and_a_missing_crd_fails(cluster, opera
         done = skysail(cluster, "doctor", "cluster")
         assert done.returncode == 1
         assert "skysail crds apply --take-over" in done.stdout
+        named = skysail(cluster, "doctor", "cluster", "-o", "name")
+        assert (named.returncode, "cluster/crds" in named.stdout.splitlines()) == (1, True)
     finally:
         cluster.kubectl("label", "crd", name, "app.kubernetes.io/managed-by=skysail", "--overwrite")
 
@@ -70,4 +72,5 @@ def test_report_has_conditions_and_no_secret(cluster, operator, tmp_path):
     assert "reported" in texts["skysail-report/objects/trainingjobs.ml.example.com.json"]
     assert "kubernetes" in texts["skysail-report/versions.json"]
     assert "crds" in texts["skysail-report/doctor.txt"]
+    assert '"message"' in texts["skysail-report/logs/local/operator.log"]
     assert not [name for name, text in texts.items() if CANARY in text]

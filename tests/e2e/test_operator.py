@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 
 from skysail.app.install import install
+from skysail.base import clock
+from skysail.kinds.training.api.modal_job import MODAL_JOB
+from skysail.kube import certificates, events
+from skysail.kube.admission import registration
+from skysail.kube.api.objects import Meta, Object
+from skysail.kube.certificates import KeyPair
+from skysail.kube.client import kubeconfig
+from skysail.kube.client.client import Client
+from skysail.kube.client.http_transport import HttpTransport
+from skysail.local.control_plane import credentials
 from tests.support.kubectl import TIMEOUT, fresh_namespace
 
 SAMPLES = Path("config/samples")
@@ -118,6 +130,63 @@ def test_pod_webhook_pods_without_limits_skip_it_and_start_without_operator(clus
     cluster.until(lambda: creation(cluster, before, "plain") is not None, "the pod to be in the audit log")
     row = creation(cluster, before, "plain")
     assert [name for name in row["annotations"] if "webhook" in name] == []
+
+
+def test_webhook_certificate_that_is_due_is_renewed_under_the_same_authority(cluster, operator, namespace):
+    secret = ("secret", "skysail-webhook", "-n", "skysail-system")
+    cluster.until_asking()
+    cluster.stop("operator")
+    kept = webhook_keys(cluster)
+    names = ("host.invalid",)
+    due = certificates.server(kept.authority, names, now=datetime.now(UTC), valid=timedelta(minutes=1))
+    written = {"tls.crt": due.certificate, "tls.key": due.key}
+    data = {name: base64.b64encode(value).decode() for name, value in written.items()}
+    try:
+        done = cluster.kubectl("patch", *secret, "--type=merge", "-p", json.dumps({"data": data}))
+        assert done.returncode == 0, done.stderr
+    finally:
+        resume(cluster)
+    renewed = webhook_keys(cluster)
+    assert renewed.authority == kept.authority
+    assert renewed.is_signed_by_authority
+    assert not renewed.server.is_due(datetime.now(UTC))
+    cluster.until_asking()
+
+
+def webhook_keys(cluster) -> registration.Keys:
+    done = cluster.kubectl("get", "secret", "skysail-webhook", "-n", "skysail-system", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    data = {name: base64.b64decode(value) for name, value in json.loads(done.stdout)["data"].items()}
+    authority = KeyPair(data["ca.crt"], data["ca.key"])
+    return registration.Keys(authority, KeyPair(data["tls.crt"], data["tls.key"]))
+
+
+def test_event_that_repeats_is_counted_in_its_series(cluster, operator, namespace, monkeypatch):
+    """Under the rights of the operator, and without its half minute between two writes."""
+    monkeypatch.setattr(events, "_SERIES_INTERVAL", 0.0)
+    about = Object(Meta(name="repeats", namespace=namespace, uid="repeats"))
+    event = events.ObjectEvent(
+        resource=MODAL_JOB.resource, object=about, reason="Repeats", note="Again.", warning=False
+    )
+    login = cluster.user(credentials.OPERATOR.name, *credentials.OPERATOR.groups)
+
+    async def say_twice() -> None:
+        transport = HttpTransport(kubeconfig.from_file(login))
+        broadcaster = events.Broadcaster(Client(transport), instance="test", now=clock.now)
+        task = asyncio.create_task(broadcaster.run())
+        broadcaster.record(event)
+        broadcaster.record(event)
+        try:
+            await asyncio.to_thread(cluster.until, lambda: counted() == "2", "the event to be counted twice")
+        finally:
+            task.cancel()
+            await transport.close()
+
+    def counted() -> str:
+        path = "jsonpath={.items[?(@.reason=='Repeats')].series.count}"
+        return cluster.kubectl("get", "events.events.k8s.io", "-n", namespace, "-o", path).stdout
+
+    asyncio.run(say_twice())
 
 
 def creation(cluster, since: int, pod: str) -> dict | None:

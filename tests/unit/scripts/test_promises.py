@@ -143,8 +143,18 @@ def test_problems_test_on_demand_needs_a_target_that_runs_it(root, test, target,
     (root / "tests" / "test_more.py").write_text(ON_DEMAND)
     (root / "Makefile").write_text(MAKE)
     name = f"tests/test_more.py::{test}"
-    found = list(promises.problems([promise(test=name, target=target)], root))
-    assert found == [line.format(test=name) for line in want]
+    row = promise(test="tests/test_things.py::test_plain", also=(name,), target=target)
+    assert list(promises.problems([row], root)) == [line.format(test=name) for line in want]
+
+
+def test_problems_first_test_of_a_row_must_run_in_ci(root):
+    (root / "tests" / "test_more.py").write_text(ON_DEMAND)
+    (root / "Makefile").write_text(MAKE)
+    plain, marked = "tests/test_more.py::test_plain", "tests/test_more.py::test_marked"
+    assert list(promises.problems([promise(test=plain, also=(marked,), target="test-all")], root)) == []
+    assert list(promises.problems([promise(test=marked, also=(plain,), target="test-all")], root)) == [
+        f"000-a names {marked} first, which CI does not run: name a test before it that CI runs."
+    ]
 
 
 def test_left_out_names_rows_whose_test_on_demand_did_not_run(root):

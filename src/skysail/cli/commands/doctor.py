@@ -9,9 +9,8 @@ import typer
 from skysail.cli.options import (
     ContextOption,
     KubeconfigOption,
+    NamedOutputFormat,
     OperatorNamespaceOption,
-    OutputFormat,
-    OutputOption,
 )
 
 
@@ -21,7 +20,9 @@ def doctor(
         bool, typer.Option("--paid", help="Also run checks that cost money, such as a GPU for a few seconds.")
     ] = False,
     operator_namespace: OperatorNamespaceOption = "skysail-system",
-    output: OutputOption = OutputFormat.TEXT,
+    output: Annotated[
+        NamedOutputFormat, typer.Option("--output", "-o", help="Form of the output; name: only checks with a problem.")
+    ] = NamedOutputFormat.TEXT,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -51,8 +52,11 @@ def doctor(
         return [await registry.run(known, doctor_context) for known in parts]
 
     reports = asyncio.run(run())
-    if output is OutputFormat.JSON:
-        typer.echo(msgspec.json.format(msgspec.json.encode(reports)))
+    if output is NamedOutputFormat.JSON:
+        typer.echo(msgspec.json.format(msgspec.json.encode(reports)).decode())
+    elif output is NamedOutputFormat.NAME:
+        for name in checks.problem_names(reports):
+            typer.echo(name)
     else:
         typer.echo("\n".join(checks.render(reports)))
     raise typer.Exit(checks.exit_code(reports))

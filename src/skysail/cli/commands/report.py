@@ -29,13 +29,15 @@ def report(
     from skysail.cli import cluster, dotenv
     from skysail.cli.doctor import checks, registry
     from skysail.cli.doctor.cluster import CLUSTER
-    from skysail.cli.report import collector, contents
+    from skysail.cli.report import collector, contents, local_logs
+    from skysail.local.cluster.home import Home
 
     async def call(client: Client) -> dict[str, str]:
         return await collector.collect(client, operator_namespace)
 
     environment = dotenv.environment(os.environ)
-    files = cluster.run_client(cluster.access(kubeconfig, context), call)
+    access = cluster.access(kubeconfig, context)
+    files = cluster.run_client(access, call) | local_logs.collect(Home.of(None, os.environ), access)
     doctor_context = checks.DoctorContext(
         environment=environment, operator_namespace=operator_namespace, kubeconfig=kubeconfig, context=context
     )

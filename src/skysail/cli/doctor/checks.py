@@ -71,6 +71,14 @@ def exit_code(reports: Iterable[PartReport]) -> int:
     return NOT_CONFIGURED if Outcome.MISSING in outcomes else 0
 
 
+def problem_names(reports: Iterable[PartReport]) -> list[str]:
+    """Return `part/check` of each check that found something to do."""
+    quiet = {Outcome.OK, Outcome.SKIPPED}
+    return [
+        f"{report.part}/{check.name}" for report in reports for check in report.checks if check.outcome not in quiet
+    ]
+
+
 def render(reports: Iterable[PartReport]) -> list[str]:
     """Return the lines of a table with one row per check."""
     rows = [

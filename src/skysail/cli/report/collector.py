@@ -18,7 +18,7 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound, NotServed
 
 _LOG_LINES = "5000"
-_OPERATORS = {"labelSelector": f"{Label.CONTROL_PLANE.value}=controller-manager"}
+_PODS = {"labelSelector": f"{Label.COMPONENT.value} in (vgpu-controllers,bridge)"}
 _SETTINGS = "settings.yaml"
 
 Files = dict[str, str]
@@ -76,7 +76,7 @@ class _Collector:
         return "\n".join(row.data[_SETTINGS] for row in maps if _SETTINGS in row.data)
 
     async def _pods(self) -> str:
-        pods = await self._list(POD, self._namespace, _OPERATORS)
+        pods = await self._list(POD, self._namespace, _PODS)
         for pod in pods:
             name = pod["metadata"]["name"]
             await self._try(f"logs/{name}.log", self._log_reader(name, {}))

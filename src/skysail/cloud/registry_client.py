@@ -277,7 +277,8 @@ class Repository:
         if self._credentials is None:
             fix = "Create a pull secret, and name it in `imagePullSecrets`"
         else:
-            fix = f"Check user {self._credentials.username} of the pull secret, and what it may read"
+            # Some registries use a token as the name of the user, so the name stays out of events and logs.
+            fix = "Check the user and the password of the pull secret, and what this user may read"
         return self._rejected(f"{self._source.title} answered {status}. {fix}")
 
     def _rejected(self, reason: str) -> Rejected:

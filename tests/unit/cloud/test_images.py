@@ -120,13 +120,14 @@ def test_read_private_image_uses_the_pull_credentials(private_registry):
 
 @pytest.mark.parametrize(
     ("username", "password", "fix"),
-    [("", "", "name it in `imagePullSecrets`"), ("reader", "wrong", "Check user reader of the pull secret")],
+    [("", "", "name it in `imagePullSecrets`"), ("reader", "wrong", "Check the user and the password of the pull")],
 )
 def test_read_private_image_without_permission_is_rejected(private_registry, username, password, fix):
     image = private_registry.push("team/private", "v2", registry.image({"Cmd": ["secret"]}))
     credentials = RegistryCredentials(private_registry.host, username, password) if username else None
-    with pytest.raises(Rejected, match=fix):
+    with pytest.raises(Rejected, match=fix) as caught:
         read(image, private_registry.allowed, credentials)
+    assert "reader" not in str(caught.value)
 
 
 def test_read_cached_image_of_others_still_needs_credentials(private_registry):

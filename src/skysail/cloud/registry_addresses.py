@@ -41,7 +41,7 @@ class RegistryAddresses:
         """Raise AddressDenied if one of the addresses of the host is denied."""
         is_listed = any(fnmatchcase(name, pattern) for name in _spellings(host, port) for pattern in self._hosts)
         for spelling in addresses:
-            for address in address_policy.meanings(ip_address(spelling.partition("%")[0])):
+            for address in address_policy.meanings(_address(host, spelling)):
                 if reason := self._deny_reason(address, is_listed=is_listed):
                     raise AddressDenied(f"{host} is {reason}")
 
@@ -83,6 +83,13 @@ async def look_up(host: str, port: int) -> list[str]:
 def _spellings(host: str, port: int | None) -> tuple[str, ...]:
     name = host.removesuffix(".").lower()
     return (name, f"{name}:{port}")
+
+
+def _address(host: str, spelling: str) -> IPv4Address | IPv6Address:
+    try:
+        return ip_address(spelling.partition("%")[0])
+    except ValueError as error:
+        raise AddressDenied(f"{host} is an invalid address") from error
 
 
 def _network(entry: str) -> IPv4Network | IPv6Network | None:

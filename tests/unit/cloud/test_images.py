@@ -150,6 +150,12 @@ def test_read_private_address_is_not_connected_to(host):
         read(f"{host}/team/app:v1", ())
 
 
+@pytest.mark.parametrize("host", ["127.1", "1.2.3.4.5"])
+def test_read_invalid_address_is_not_connected_to(host):
+    with pytest.raises(Rejected, match=rf"{host} is an invalid address"):
+        read(f"{host}/team/app:v1", ())
+
+
 def test_read_metadata_address_is_denied_even_if_its_network_is_allowed():
     with pytest.raises(Rejected, match="cloud metadata address"):
         read("169.254.169.254:80/a:b", ("169.254.0.0/16",))
@@ -187,6 +193,7 @@ async def read_from(handler: Callable[[web.Request], web.StreamResponse], image:
         (lambda: web.Response(body=b"x" * (4 * 2**20 + 1)), Rejected, "more than"),
         (lambda: web.Response(body=b"<html>"), Rejected, "is invalid"),
         (lambda: web.Response(status=302, headers={"Location": "http://10.0.0.1/x"}), Rejected, "a private address"),
+        (lambda: web.Response(status=302, headers={"Location": "http://127.1/x"}), Rejected, "an invalid address"),
         (lambda: web.Response(status=302, headers={"Location": "/again"}), OutcomeUnknown, "redirects more than"),
         (
             lambda: web.Response(status=401, headers={"WWW-Authenticate": 'Bearer realm="http://evil.example/t"'}),

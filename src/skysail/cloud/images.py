@@ -85,7 +85,7 @@ class ImageReader:
     ) -> None:
         self._mirrors = RegistryMirrors(registry_mirrors or {})
         self._client = RegistryClient(
-            RegistryAddresses((*allowed_registries, *self._mirrors.allowed)), registry_mirrors=self._mirrors
+            RegistryAddresses(allowed_registries, self._mirrors.endpoints), registry_mirrors=self._mirrors
         )
         self._found: Memory[tuple[str, ...], ImageConfig] = Memory(clock, most=_MAX_CONFIGS)
         # Contents never change under their digest. Reached only after the registry has answered for the manifest

@@ -14,6 +14,8 @@ from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.images import ImageConfig, ImageReader, with_command
 from skysail.cloud.provider import Container
+from skysail.cloud.registry_addresses import AddressDenied, RegistryAddresses
+from skysail.cloud.registry_mirrors import RegistryMirrors
 from tests.support import registry
 from tests.support.registry import Registry
 
@@ -413,3 +415,20 @@ def test_credentials_of_the_registry_never_reach_its_mirror(open_registry):
 def test_reader_says_which_images_have_a_mirror():
     reader = ImageReader(registry_mirrors={"index.docker.io": "https://mirror.example"})
     assert [reader.has_mirror(image) for image in ("python", "docker.io/a/b:1", "quay.io/a")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "host", "opened", "closed"),
+    [
+        ("https://mirror.internal/p", "mirror.internal", 443, 8443),
+        ("http://mirror.internal", "mirror.internal", 80, 443),
+        ("http://[fd00::1]:5000", "fd00::1", 5000, 22),
+        ("https://10.0.0.7/p", "10.0.0.7", 443, 22),
+    ],
+)
+def test_mirror_opens_its_own_port_only(mirror, host, opened, closed):
+    addresses = RegistryAddresses((), RegistryMirrors({"docker.io": mirror}).endpoints)
+    spelling = host if ":" in host else "10.0.0.7"
+    addresses.check(host, opened, [spelling])
+    with pytest.raises(AddressDenied, match="private address"):
+        addresses.check(host, closed, [spelling])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import secrets
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,11 @@ from aiohttp.test_utils import TestServer
 
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import OutcomeUnknown, Rejected, Throttled
-from skysail.cloud.images import ImageConfig, ImageReader, with_command
+from skysail.cloud.image_names import parse
+from skysail.cloud.images import _MAX_SEARCHES, ImageConfig, ImageReader, with_command
 from skysail.cloud.provider import Container
 from skysail.cloud.registry_addresses import AddressDenied, RegistryAddresses
+from skysail.cloud.registry_client import RegistryClient
 from skysail.cloud.registry_mirrors import RegistryMirrors
 from tests.support import registry
 from tests.support.registry import Registry
@@ -432,3 +436,69 @@ def test_mirror_opens_its_own_port_only(mirror, host, opened, closed):
     addresses.check(host, opened, [spelling])
     with pytest.raises(AddressDenied, match="private address"):
         addresses.check(host, closed, [spelling])
+
+
+def test_has_shell_searches_few_images_at_once():
+    images = [registry.image({"Cmd": [f"/app{number}"]}, registry.layer({"app": b"x"})) for number in range(12)]
+    blobs = {registry.digest(blob): blob for image in images for blob in image.blobs}
+    layer = images[0].blobs[1]
+    at_once = most = 0
+
+    async def run() -> None:
+        too_many = asyncio.Event()
+
+        async def handle(request: web.Request) -> web.Response:
+            nonlocal at_once, most
+            _, _, number, kind, reference = request.path.split("/")
+            if kind == "manifests":
+                return web.Response(body=images[int(number)].manifest)
+            if blobs[reference] != layer:
+                return web.Response(body=blobs[reference])
+            at_once += 1
+            most = max(most, at_once)
+            if at_once > _MAX_SEARCHES:
+                too_many.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(too_many.wait(), 0.1)
+            at_once -= 1
+            return web.Response(body=layer)
+
+        app = web.Application()
+        app.router.add_get("/{path:.*}", handle)
+        async with TestServer(app) as server:
+            host = f"127.0.0.1:{server.port}"
+            reader = ImageReader((f"http://{host}",))
+            found = await asyncio.gather(*(reader.has_shell(f"{host}/{number}:b") for number in range(12)))
+            assert found == [False] * 12
+            await reader.close()
+
+    asyncio.run(run())
+    assert most == _MAX_SEARCHES
+
+
+def test_blob_comes_in_small_pieces_between_which_other_tasks_run(open_registry):
+    content = secrets.token_bytes(100_000)
+    pushed = registry.image({"Cmd": ["/app"]}, registry.layer({"app": content}))
+    name = parse(open_registry.push("team/pieces", "v1", pushed))
+    pieces, turns = [], []
+
+    async def run() -> None:
+        client = RegistryClient(RegistryAddresses(open_registry.allowed), RegistryMirrors({}))
+        turn = itertools.count()
+
+        async def other() -> None:
+            while True:
+                next(turn)
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        async for piece in client.repository(name, None).stream(registry.digest(pushed.blobs[1])):
+            pieces.append(piece)
+            turns.append(next(turn))
+        task.cancel()
+        await client.close()
+
+    asyncio.run(run())
+    assert b"".join(pieces) == pushed.blobs[1]
+    assert max(map(len, pieces)) <= 4096
+    assert all(later - earlier > 1 for earlier, later in itertools.pairwise(turns))

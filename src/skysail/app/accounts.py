@@ -138,6 +138,8 @@ class Accounts:
     async def run(self) -> None:
         """Hand changed credentials to their account. Returns when a cloud gets its first credentials.
 
+        Also returns when it is known that a cloud has none, after they could not be read.
+
         The process then restarts: every part of it is built once, with or without the node of a cloud.
         """
         async with asyncio.TaskGroup() as tasks:
@@ -154,7 +156,12 @@ class Accounts:
         settings, vendor = self._settings, VENDORS.get(provider)
         if settings.mock_clouds:
             return open_account(vendor, Path(settings.data_dir)) if vendor else None
-        real = await self._open_real(provider)
+        try:
+            real = await self._open_real(provider)
+        except CredentialsUnreadable as error:
+            # A simulated account would run pods that are meant for the real one.
+            log.warning("credentials not read, retried", extra={"cloud": provider, "why": str(error)})
+            return None
         if real is not None or not settings.simulated_cloud_url or vendor is None:
             return real
         token = _read(settings.simulated_cloud_token_file, "simulated_cloud_token_file")
@@ -165,18 +172,21 @@ class Accounts:
         if cloud is None:
             return None
         fields = cloud.fields(self._settings)
+        restart = partial(self._first_credentials, provider)
         try:
             credentials = await self._reader.read(fields)
-        except CredentialsUnreadable as error:
-            log.warning("credentials not read, retried", extra={"cloud": provider, "why": str(error)})
-            credentials = None
+        except CredentialsUnreadable:
+            # Without credentials, a new process opens the simulated account.
+            is_awaited = bool(self._settings.simulated_cloud_url)
+            self._watches.append(CredentialWatch(self._reader, fields, None, restart, is_awaited=is_awaited))
+            raise
         account = None if credentials is None else cloud.open(self._settings, credentials, self._cluster)
-        changed = partial(self._first_credentials, provider) if account is None else account.set_credentials
+        changed = restart if account is None else account.set_credentials
         self._watches.append(CredentialWatch(self._reader, fields, credentials, changed))
         return account
 
     def _first_credentials(self, provider: str, _: Credentials) -> None:
-        log.info("credentials found, ending so that a new process opens the account", extra={"cloud": provider})
+        log.info("credentials known, ending so that a new process opens the account", extra={"cloud": provider})
         self._appeared.set()
 
 

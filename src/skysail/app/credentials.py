@@ -79,6 +79,7 @@ class CredentialWatch:
     """Polls the credentials of one cloud. `changed` gets each new value.
 
     Credentials that disappear are ignored: the account still has to terminate its instances.
+    `is_awaited`: the caller could not read them. Then `changed` gets the first answer also if there are none: `{}`.
     """
 
     def __init__(
@@ -87,11 +88,14 @@ class CredentialWatch:
         fields: CredentialFields,
         current: Credentials | None,
         changed: Callable[[Credentials], None],
+        *,
+        is_awaited: bool = False,
     ) -> None:
         self._reader = reader
         self._fields = fields
         self._current = current
         self._changed = changed
+        self._is_awaited = is_awaited
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -105,6 +109,7 @@ class CredentialWatch:
         except CredentialsUnreadable as error:
             log.debug("credentials not read, retried", extra={"secret": self._fields.secret, "why": str(error)})
             return
-        if found is not None and found != self._current:
-            self._current = found
-            self._changed(found)
+        is_news = found is not None and found != self._current
+        if is_news or self._is_awaited:
+            self._is_awaited, self._current = False, found
+            self._changed(found or {})

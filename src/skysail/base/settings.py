@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -283,10 +284,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     f"registry_mirrors: {registry!r} is not the host of a registry, such as docker.io or quay.io:443"
                 )
             # The URL is not shown: it may contain a password, which is one of the mistakes.
-            if not _MIRROR.fullmatch(url):
+            if not _MIRROR.fullmatch(url) or not _has_valid_port(url):
                 raise ValueError(
                     f"registry_mirrors: the mirror of {registry} must be http(s)://HOST[:PORT][/PREFIX], without a user"
                 )
+
+
+def _has_valid_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None) -> Settings:

@@ -150,11 +150,10 @@ class ClaimProvider:
 
         Keep the launch spec of a pod that was not prepared here: another node of this cloud may need it.
         """
-        was_here = self._pods.pop(pod, None) is not None
+        if self._pods.pop(pod, None) is not None:
+            self._launch_specs.forget_pod(pod)
         self._leave(pod)
         for claim in self._claims.by("pod", IndexKey("", pod)):
-            if was_here:
-                self._launch_specs.forget(claim.metadata.name)
             self._wake(claim.metadata.name)
 
     async def list(self) -> RuntimeListing:

@@ -38,6 +38,8 @@ _DEADLINE_SECONDS = 45.0
 _TAG_SECONDS = 60.0
 _MAX_CONFIGS = 512
 _MAX_CONCURRENT = 8
+# Searches of layers have their own limit: a slow one must not delay the configs of other images.
+_MAX_SEARCHES = 4
 _MAX_INDEX_DEPTH = 2
 _MAX_WORDS = 1000
 # A shell is in the lowest layers. Where these limits are reached first, it stays unknown.
@@ -85,7 +87,7 @@ class ImageReader:
     ) -> None:
         self._mirrors = RegistryMirrors(registry_mirrors or {})
         self._client = RegistryClient(
-            RegistryAddresses((*allowed_registries, *self._mirrors.allowed)), registry_mirrors=self._mirrors
+            RegistryAddresses(allowed_registries, self._mirrors.endpoints), registry_mirrors=self._mirrors
         )
         self._found: Memory[tuple[str, ...], ImageConfig] = Memory(clock, most=_MAX_CONFIGS)
         # Contents never change under their digest. Reached only after the registry has answered for the manifest
@@ -94,6 +96,7 @@ class ImageReader:
         self._shells: Memory[tuple[str, ...], bool | None] = Memory(clock, most=_MAX_CONFIGS)
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._searches = asyncio.Semaphore(_MAX_SEARCHES)
 
     async def close(self) -> None:
         await self._client.close()
@@ -136,12 +139,18 @@ class ImageReader:
             config = await self.read(image, credentials)
             return config.has_shell or await self._shells.get_or_fetch(
                 ("digest", config.digest),
-                lambda: self._search_layers(image, credentials, config.layers),
+                lambda: self._search(image, credentials, config.layers),
                 ttl=lambda found: _UNKNOWN_SECONDS if found is None else math.inf,
             )
         except ProviderError as error:
             log.info("files of image not read", extra={"image": image, "why": str(error)})
             return None
+
+    async def _search(
+        self, image: str, credentials: RegistryCredentials | None, layers: tuple[Descriptor, ...]
+    ) -> bool | None:
+        async with self._searches:
+            return await self._search_layers(image, credentials, layers)
 
     async def _search_layers(
         self, image: str, credentials: RegistryCredentials | None, layers: tuple[Descriptor, ...]

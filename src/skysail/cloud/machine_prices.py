@@ -33,7 +33,7 @@ class MachineRequest(msgspec.Struct, frozen=True, kw_only=True):
 def price_offers(listed: OfferList, request: MachineRequest) -> tuple[Offer, ...]:
     """Return the offers with the highest price of a machine of this size, without those that are too small.
 
-    The price of an offer with GPUs stays the price of one GPU, with its share of CPU and memory.
+    The price of an offer with GPUs stays the price of one GPU, with its share of CPU, memory and disks.
     Raises Rejected if an option names an unknown region.
     """
     match listed.rates:
@@ -94,14 +94,16 @@ def _with_cores(offer: Offer, rates: CoreRates, request: MachineRequest) -> Offe
 
 
 def _with_flavors(offers: Iterable[Offer], rates: FlavorRates, request: MachineRequest) -> tuple[Offer, ...]:
-    region = rates.volumes.get(dict(request.options).get(rates.volume_option, ""))
-    priced = []
+    options = dict(request.options)
+    region = rates.volumes.get(options.get(rates.volume_option, ""))
+    disks = rates.usd_per_disk_gb * sum(int(options.get(name, "0")) for name in rates.disk_options)
+    count, priced = max(request.gpu_count, 1), []
     for offer in offers:
         if region is not None and offer.region not in {"", region}:
             continue
         found = None if offer.gpu_type else cheapest_flavor(rates.flavors, request.size, offer.region)
         if offer.gpu_type:
-            priced.append(offer)
+            priced.append(replace(offer, usd_per_hour=offer.usd_per_hour + round(disks, 6) / count))
         elif found is not None:
-            priced.append(replace(offer, usd_per_hour=found[0]))
+            priced.append(replace(offer, usd_per_hour=round(found[0] + disks, 6)))
     return tuple(priced)

@@ -47,11 +47,14 @@ class FlavorRates(msgspec.Struct, frozen=True, kw_only=True, tag="flavors"):
 
     `volumes`: region of each network volume. A launch with a volume, which the launch option of the name
     `volume_option` names, can only run there.
+    Disks are billed beside the machine: the launch options of the names `disk_options` are their sizes in GB.
     """
 
     flavors: tuple[Flavor, ...]
     volumes: dict[str, str] = {}
     volume_option: str = ""
+    disk_options: tuple[str, ...] = ()
+    usd_per_disk_gb: float = 0.0
 
 
 MachineRates = CoreRates | FlavorRates

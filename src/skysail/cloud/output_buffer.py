@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from skysail.cloud.provider import Output
 
 KEPT = 4 * 1024 * 1024
+# Memory of a piece beside its bytes: a program may write millions of lines of one byte.
+_OVERHEAD_BYTES = 128
 
 
 class _Reader:
@@ -20,8 +22,13 @@ class _Reader:
         self.needs_all = needs_all
 
 
+def size_of(piece: Output) -> int:
+    """Return the memory that a piece takes in bytes."""
+    return len(piece.data) + _OVERHEAD_BYTES
+
+
 class OutputBuffer:
-    """Output of a run, in order, for any number of readers.
+    """Output of a run, in order, for any number of readers. `kept` is its size in memory.
 
     The last few megabytes are kept for late readers. A reader that needs everything slows the program down instead of
     losing output. Other readers may miss output.
@@ -44,12 +51,12 @@ class OutputBuffer:
         while self._bytes > self._kept and self._is_needed():
             await self._change.wait()
         self._pieces.append(piece)
-        self._bytes += len(piece.data)
+        self._bytes += size_of(piece)
         self._trim()
 
     def would_drop(self, piece: Output) -> bool:
         """Return whether a piece does not fit, and no reader has come yet that could take the oldest output."""
-        return self._bytes + len(piece.data) > self._kept and not self._has_reader.is_set()
+        return self._bytes + size_of(piece) > self._kept and not self._has_reader.is_set()
 
     async def until_read(self) -> None:
         """Wait for the first reader that needs everything."""
@@ -103,9 +110,9 @@ class OutputBuffer:
 
     def _trim(self) -> None:
         while self._bytes > self._kept and not self._is_needed():
-            size = len(self._pieces.popleft().data)
-            self._bytes -= size
-            self.dropped += size
+            piece = self._pieces.popleft()
+            self._bytes -= size_of(piece)
+            self.dropped += len(piece.data)
             self._first += 1
         self._changed()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
@@ -25,9 +25,10 @@ class AddressDenied(Exception):
 
 
 class RegistryAddresses:
-    """Egress policy of registries."""
+    """Egress policy of registries. `mirrors` are hosts and ports of mirrors, which may have private addresses."""
 
-    def __init__(self, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, allowed: Sequence[str] = (), mirrors: Collection[tuple[str, int]] = ()) -> None:
+        self._mirrors = frozenset(mirrors)
         self._plain = frozenset(entry.removeprefix(_PLAIN) for entry in allowed if entry.startswith(_PLAIN))
         names = [entry.removeprefix(_PLAIN) for entry in allowed]
         self._networks = tuple(network for network in map(_network, names) if network is not None)
@@ -39,9 +40,11 @@ class RegistryAddresses:
 
     def check(self, host: str, port: int | None, addresses: Sequence[str]) -> None:
         """Raise AddressDenied if one of the addresses of the host is denied."""
-        is_listed = any(fnmatchcase(name, pattern) for name in _spellings(host, port) for pattern in self._hosts)
+        is_listed = (host.lower(), port) in self._mirrors or any(
+            fnmatchcase(name, pattern) for name in _spellings(host, port) for pattern in self._hosts
+        )
         for spelling in addresses:
-            for address in address_policy.meanings(ip_address(spelling.partition("%")[0])):
+            for address in address_policy.meanings(_address(host, spelling)):
                 if reason := self._deny_reason(address, is_listed=is_listed):
                     raise AddressDenied(f"{host} is {reason}")
 
@@ -83,6 +86,13 @@ async def look_up(host: str, port: int) -> list[str]:
 def _spellings(host: str, port: int | None) -> tuple[str, ...]:
     name = host.removesuffix(".").lower()
     return (name, f"{name}:{port}")
+
+
+def _address(host: str, spelling: str) -> IPv4Address | IPv6Address:
+    try:
+        return ip_address(spelling.partition("%")[0])
+    except ValueError as error:
+        raise AddressDenied(f"{host} is an invalid address") from error
 
 
 def _network(entry: str) -> IPv4Network | IPv6Network | None:

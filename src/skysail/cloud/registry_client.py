@@ -6,6 +6,7 @@ checked by the egress policy. Sizes and times are bounded.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import urllib.request
@@ -32,7 +33,8 @@ MANIFEST_TYPES = (
 )
 _MAX_BYTES = 4 * 2**20
 _MAX_TOKEN_BYTES = 2**18
-_PIECE_BYTES = 2**16
+# A piece may unpack to a thousand times its size, and meanwhile no other task runs.
+_PIECE_BYTES = 2**12
 _MAX_REDIRECTS = 5
 _TIMEOUT = ClientTimeout(total=20, sock_connect=10, sock_read=10)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "skysail"}
@@ -143,11 +145,15 @@ class Repository:
         return await self._read(f"blobs/{digest}", digest, {})
 
     async def stream(self, digest: str) -> AsyncGenerator[bytes, None]:
-        """Yield a blob of any size, piece by piece. The pieces are not verified. Raises an error of `cloud.errors`."""
+        """Yield a blob of any size, piece by piece. The pieces are not verified. Raises an error of `cloud.errors`.
+
+        Other tasks run between the pieces, also if the next one has been received already.
+        """
         with self._translated():
             async with self._opened(self._base.join(URL(f"blobs/{digest}", encoded=True)), {}) as answer:
                 async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                     yield piece
+                    await asyncio.sleep(0)
 
     async def _read(self, path: str, reference: str, headers: Mapping[str, str]) -> bytes:
         with self._translated():
@@ -277,7 +283,8 @@ class Repository:
         if self._credentials is None:
             fix = "Create a pull secret, and name it in `imagePullSecrets`"
         else:
-            fix = f"Check user {self._credentials.username} of the pull secret, and what it may read"
+            # Some registries use a token as the name of the user, so the name stays out of events and logs.
+            fix = "Check the user and the password of the pull secret, and what this user may read"
         return self._rejected(f"{self._source.title} answered {status}. {fix}")
 
     def _rejected(self, reason: str) -> Rejected:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import msgspec
+from yarl import URL
 
 from skysail.cloud import image_names
 
@@ -30,9 +31,10 @@ class RegistryMirrors:
         self._mirrors = {mirror.registry: mirror for mirror in map(_mirror, urls, urls.values())}
 
     @property
-    def allowed(self) -> tuple[str, ...]:
-        """Return the mirrors as exceptions of the egress policy, because the administrator chose their addresses."""
-        return tuple(mirror.origin.removeprefix("https://") for mirror in self._mirrors.values())
+    def endpoints(self) -> frozenset[tuple[str, int]]:
+        """Return hosts and ports of the mirrors: exceptions of the egress policy, which the administrator chose."""
+        urls = [URL(mirror.origin, encoded=True) for mirror in self._mirrors.values()]
+        return frozenset((url.host or "", url.port or 0) for url in urls)
 
     def find(self, registry: str) -> Mirror | None:
         return self._mirrors.get(registry)

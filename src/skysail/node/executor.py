@@ -143,6 +143,8 @@ class StepExecutor:
                 self.adopt(pod_state, pod, run)
         elif isinstance(state, Ended):
             await self._drain(pod_state, run)
+            if isinstance(pod_state.runs.get(run), Ended):
+                return  # another report of the same end came first
             pod_state.ended(run, self._with_message(pod, run, state))
             if pod is not None and state.reason == EVICTED:
                 self._event_sink.record_event(pod, EventReason.EVICTED, state.message)
@@ -300,11 +302,15 @@ class StepExecutor:
             writer.close()
 
     async def _drain(self, pod_state: PodState, run: RunId) -> None:
-        """Wait until the log of an ended run is complete. Limited in time: a child process may hold the output open."""
-        pump = pod_state.pumps.pop(run, None)
+        """Wait until the log of an ended run is complete. Limited in time: a child process may hold the output open.
+
+        Concurrent reports of the same end wait for the same task.
+        """
+        pump = pod_state.pumps.get(run)
         if pump is not None:
             await asyncio.wait([pump], timeout=_PUMP_SECONDS)
             pump.cancel()
+            pod_state.pumps.pop(run, None)
 
     def _with_message(self, pod: Pod | None, run: RunId, end: Ended) -> Ended:
         """Use the end of the log as message of a failed run without a message, if the container asks for that."""

@@ -174,6 +174,25 @@ def test_silent_api_server_at_the_start_is_asked_again(tmp_path):
     virtual_time.run(run())
 
 
+@pytest.mark.parametrize("data", [None, {"api-key": b"one"}])
+def test_cloud_with_unreadable_credentials_has_no_simulated_account(tmp_path, data):
+    async def run() -> None:
+        secrets, found = Secrets(), settings(tmp_path, simulated_cloud_url=str(tmp_path / "s"))
+        secrets.is_down, secrets.data = True, data
+        made = opener(found, secrets)
+        await made.open()
+        assert "modal" not in made.by_name
+        following = asyncio.ensure_future(made.run())
+        await asyncio.sleep(2 * credentials._POLL_SECONDS)
+        assert not following.done()
+        secrets.is_down = False
+        await following
+        await made.close()
+        assert is_simulated((await opened(found, secrets))["modal"]) is (data is None)
+
+    virtual_time.run(run())
+
+
 async def test_accounts_are_closed(tmp_path):
     made = opener(settings(tmp_path), Secrets(), CLOUD_KEY="k")
     await made.open()

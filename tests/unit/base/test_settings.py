@@ -88,6 +88,7 @@ def test_mirrors_of_registries_come_from_the_environment(url):
         ("docker.io=https://user:word@mirror.example", ["docker.io", "without a user"]),
         ("docker.io=https://mirror.example/?a", ["docker.io"]),
         ("docker.io=ftp://mirror.example", ["docker.io"]),
+        ("docker.io=https://mirror.example:99999", ["docker.io", "[:PORT]"]),
         ("https://docker.io=https://mirror.example", ["'https://docker.io'", "host of a registry"]),
         ("docker.io/library=https://mirror.example", ["'docker.io/library'", "host of a registry"]),
     ],

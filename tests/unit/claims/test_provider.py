@@ -382,6 +382,19 @@ def test_a_release_forgets_the_pod_and_leaves_its_end_to_who_asks_whether_it_exi
     run_virtual(test)
 
 
+def test_launch_spec_of_a_claim_that_could_not_be_written_is_forgotten_with_its_pod():
+    async def test() -> None:
+        quay = Quay()
+        quay.server.is_down = True
+        with pytest.raises(OutcomeUnknown, match="could not be created"):
+            await quay.start()
+        assert quay.launch_specs.get(NAME) is not None
+        await quay.provider.remove_sandbox(UID)
+        assert quay.launch_specs.get(NAME) is None
+
+    run_virtual(test)
+
+
 def test_two_nodes_of_one_cloud_do_not_forget_each_other_s_orders():
     async def test() -> None:
         quay, other = Quay(), Quay()

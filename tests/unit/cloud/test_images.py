@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import secrets
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,12 @@ from aiohttp.test_utils import TestServer
 
 from skysail.cloud.account import RegistryCredentials
 from skysail.cloud.errors import OutcomeUnknown, Rejected, Throttled
-from skysail.cloud.images import ImageConfig, ImageReader, with_command
+from skysail.cloud.image_names import parse
+from skysail.cloud.images import _MAX_SEARCHES, ImageConfig, ImageReader, with_command
 from skysail.cloud.provider import Container
+from skysail.cloud.registry_addresses import AddressDenied, RegistryAddresses
+from skysail.cloud.registry_client import RegistryClient
+from skysail.cloud.registry_mirrors import RegistryMirrors
 from tests.support import registry
 from tests.support.registry import Registry
 
@@ -120,13 +126,14 @@ def test_read_private_image_uses_the_pull_credentials(private_registry):
 
 @pytest.mark.parametrize(
     ("username", "password", "fix"),
-    [("", "", "name it in `imagePullSecrets`"), ("reader", "wrong", "Check user reader of the pull secret")],
+    [("", "", "name it in `imagePullSecrets`"), ("reader", "wrong", "Check the user and the password of the pull")],
 )
 def test_read_private_image_without_permission_is_rejected(private_registry, username, password, fix):
     image = private_registry.push("team/private", "v2", registry.image({"Cmd": ["secret"]}))
     credentials = RegistryCredentials(private_registry.host, username, password) if username else None
-    with pytest.raises(Rejected, match=fix):
+    with pytest.raises(Rejected, match=fix) as caught:
         read(image, private_registry.allowed, credentials)
+    assert "reader" not in str(caught.value)
 
 
 def test_read_cached_image_of_others_still_needs_credentials(private_registry):
@@ -146,6 +153,12 @@ def test_read_cached_image_of_others_still_needs_credentials(private_registry):
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:1", "10.0.0.1", "[::ffff:10.0.0.1]:5000"])
 def test_read_private_address_is_not_connected_to(host):
     with pytest.raises(Rejected, match=r"is a private address.*allowed_registries"):
+        read(f"{host}/team/app:v1", ())
+
+
+@pytest.mark.parametrize("host", ["127.1", "1.2.3.4.5"])
+def test_read_invalid_address_is_not_connected_to(host):
+    with pytest.raises(Rejected, match=rf"{host} is an invalid address"):
         read(f"{host}/team/app:v1", ())
 
 
@@ -186,6 +199,7 @@ async def read_from(handler: Callable[[web.Request], web.StreamResponse], image:
         (lambda: web.Response(body=b"x" * (4 * 2**20 + 1)), Rejected, "more than"),
         (lambda: web.Response(body=b"<html>"), Rejected, "is invalid"),
         (lambda: web.Response(status=302, headers={"Location": "http://10.0.0.1/x"}), Rejected, "a private address"),
+        (lambda: web.Response(status=302, headers={"Location": "http://127.1/x"}), Rejected, "an invalid address"),
         (lambda: web.Response(status=302, headers={"Location": "/again"}), OutcomeUnknown, "redirects more than"),
         (
             lambda: web.Response(status=401, headers={"WWW-Authenticate": 'Bearer realm="http://evil.example/t"'}),
@@ -405,3 +419,86 @@ def test_credentials_of_the_registry_never_reach_its_mirror(open_registry):
 def test_reader_says_which_images_have_a_mirror():
     reader = ImageReader(registry_mirrors={"index.docker.io": "https://mirror.example"})
     assert [reader.has_mirror(image) for image in ("python", "docker.io/a/b:1", "quay.io/a")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "host", "opened", "closed"),
+    [
+        ("https://mirror.internal/p", "mirror.internal", 443, 8443),
+        ("http://mirror.internal", "mirror.internal", 80, 443),
+        ("http://[fd00::1]:5000", "fd00::1", 5000, 22),
+        ("https://10.0.0.7/p", "10.0.0.7", 443, 22),
+    ],
+)
+def test_mirror_opens_its_own_port_only(mirror, host, opened, closed):
+    addresses = RegistryAddresses((), RegistryMirrors({"docker.io": mirror}).endpoints)
+    spelling = host if ":" in host else "10.0.0.7"
+    addresses.check(host, opened, [spelling])
+    with pytest.raises(AddressDenied, match="private address"):
+        addresses.check(host, closed, [spelling])
+
+
+def test_has_shell_searches_few_images_at_once():
+    images = [registry.image({"Cmd": [f"/app{number}"]}, registry.layer({"app": b"x"})) for number in range(12)]
+    blobs = {registry.digest(blob): blob for image in images for blob in image.blobs}
+    layer = images[0].blobs[1]
+    at_once = most = 0
+
+    async def run() -> None:
+        too_many = asyncio.Event()
+
+        async def handle(request: web.Request) -> web.Response:
+            nonlocal at_once, most
+            _, _, number, kind, reference = request.path.split("/")
+            if kind == "manifests":
+                return web.Response(body=images[int(number)].manifest)
+            if blobs[reference] != layer:
+                return web.Response(body=blobs[reference])
+            at_once += 1
+            most = max(most, at_once)
+            if at_once > _MAX_SEARCHES:
+                too_many.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(too_many.wait(), 0.1)
+            at_once -= 1
+            return web.Response(body=layer)
+
+        app = web.Application()
+        app.router.add_get("/{path:.*}", handle)
+        async with TestServer(app) as server:
+            host = f"127.0.0.1:{server.port}"
+            reader = ImageReader((f"http://{host}",))
+            found = await asyncio.gather(*(reader.has_shell(f"{host}/{number}:b") for number in range(12)))
+            assert found == [False] * 12
+            await reader.close()
+
+    asyncio.run(run())
+    assert most == _MAX_SEARCHES
+
+
+def test_blob_comes_in_small_pieces_between_which_other_tasks_run(open_registry):
+    content = secrets.token_bytes(100_000)
+    pushed = registry.image({"Cmd": ["/app"]}, registry.layer({"app": content}))
+    name = parse(open_registry.push("team/pieces", "v1", pushed))
+    pieces, turns = [], []
+
+    async def run() -> None:
+        client = RegistryClient(RegistryAddresses(open_registry.allowed), RegistryMirrors({}))
+        turn = itertools.count()
+
+        async def other() -> None:
+            while True:
+                next(turn)
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        async for piece in client.repository(name, None).stream(registry.digest(pushed.blobs[1])):
+            pieces.append(piece)
+            turns.append(next(turn))
+        task.cancel()
+        await client.close()
+
+    asyncio.run(run())
+    assert b"".join(pieces) == pushed.blobs[1]
+    assert max(map(len, pieces)) <= 4096
+    assert all(later - earlier > 1 for earlier, later in itertools.pairwise(turns))

@@ -160,7 +160,7 @@ def settle(status: SpendAccountStatus, claim: str, costs: Sequence[DayTotal], no
     return msgspec.structs.replace(
         release(status, [claim]),
         totals=_with_costs(status.totals, costs, _day(now)),
-        objects=_with_object(status.objects, reservation.object, costs, _day(now)),
+        objects=_with_object(status, reservation.object, costs, _day(now)),
     )
 
 
@@ -331,15 +331,17 @@ def _merged(sums: Mapping[_TotalKey, float]) -> Mapping[_TotalKey, float]:
 
 
 def _with_object(
-    objects: Sequence[ObjectTotal], uid: str, costs: Sequence[DayTotal], today: str
+    status: SpendAccountStatus, uid: str, costs: Sequence[DayTotal], today: str
 ) -> tuple[ObjectTotal, ...]:
+    """Return the totals with the costs of one object. A full list loses the oldest objects that have no reservation."""
     if not uid:
-        return tuple(objects)
-    past = sum(total.usd for total in objects if total.uid == uid)
+        return status.objects
+    past = sum(total.usd for total in status.objects if total.uid == uid)
     new = ObjectTotal(uid=uid, usd=_round(past + sum(cost.usd for cost in costs)), day=today)
-    others = [total for total in objects if total.uid != uid]
-    newest = sorted((new, *others), key=lambda total: (total.day, total.uid), reverse=True)[:MAX_OBJECTS]
-    return tuple(sorted(newest, key=lambda total: total.uid))
+    others = [total for total in status.objects if total.uid != uid]
+    reserved_for = {reservation.object for reservation in status.reservations}
+    others.sort(key=lambda total: (total.uid in reserved_for, total.day, total.uid), reverse=True)
+    return tuple(sorted((new, *others[: MAX_OBJECTS - 1]), key=lambda total: total.uid))
 
 
 def _midnight_after(moment: datetime) -> datetime:

@@ -66,7 +66,7 @@ class LaunchHistory:
     def claim_changed(self, old: CloudInstance | None, new: CloudInstance | None) -> None:
         if old is not None and new is None and (at := launch_time(old)):
             # Drop what no limit needs: the history of an hour has to fit into one ConfigMap.
-            spec = msgspec.structs.replace(old.spec, candidates=(), nearest_miss="", image="")
+            spec = msgspec.structs.replace(old.spec, candidates=(), nearest_miss="", image="", member_pods=())
             self._launches = self._recent([*self._launches, LaunchRecord(at, spec)])
             self._news.set()
 

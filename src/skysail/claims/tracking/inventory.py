@@ -57,6 +57,8 @@ class InventoryTracker:
         self._clock = clock
         self._changed = changed
         self._claims: dict[str, CloudInstance] = {}
+        # Names of all claims whose instances the cloud may list, also of deleted claims. None before the first listing.
+        self._listed: set[str] | None = None
         self._written: dict[str, float] = {}
         self._last_seens: dict[str, _LastSeen] = {}
         self._before: dict[str, tuple[Instance, ...]] = {}
@@ -71,6 +73,8 @@ class InventoryTracker:
         name = claim.metadata.name
         self._absence_counts.pop(name, None)
         if new is None:
+            if self._listed is not None and claim.status.instance_id:
+                self._listed.add(name)
             self._claims.pop(name, None)
             self._written.pop(name, None)
             self._last_seens.pop(name, None)
@@ -132,8 +136,11 @@ class InventoryTracker:
         )
 
     def has_seen(self, name: str) -> bool | None:
-        """Return whether the cloud lists an instance of a claim with this name, or None before the first listing."""
-        return bool(self._seen(name)) if self.is_polled else None
+        """Return whether the cloud lists an instance of a claim with this name, or None before the first listing.
+
+        The claim itself may be deleted: its ended instance would count for a new claim with the same name.
+        """
+        return None if self._listed is None else name in self._listed or bool(self._seen(name))
 
     def covers(self, claim: CloudInstance) -> bool:
         """Return whether this account may have the instance. Claims without an account match every account.
@@ -242,6 +249,8 @@ class InventoryTracker:
         for instance in inventory.instances:
             if instance.cluster == self.cluster and self._is_current(instance) and instance.has_usable_id:
                 found[instance.claim].append(instance)
+        # An incomplete inventory proves no absence.
+        self._listed = set(found) | (set() if is_evidence or self._listed is None else self._listed)
         for name in self._claims:
             instances = oldest_first(found[name])
             if _shows(instances, self._known(name)):

@@ -23,3 +23,9 @@ class LaunchSpecs:
 
     def forget(self, claim: str) -> None:
         self._specs.pop(claim, None)
+
+    def forget_pod(self, pod: str) -> None:
+        """Drop the launch specs with this pod, by its UID, also those whose claim was never written."""
+        for claim, spec in list(self._specs.items()):
+            if any(member.pod.uid == pod for member in spec.members):
+                self.forget(claim)

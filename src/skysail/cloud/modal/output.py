@@ -32,10 +32,14 @@ log = logging.getLogger(__name__)
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """A place in a stream: where Modal resumes, and the bytes before it. They are unknown in the middle of a stream."""
+    """A place in a stream: where Modal resumes, and the bytes before it. They are unknown in the middle of a stream.
+
+    `at` is when the output before it was read, in seconds since 1970; 0 if none was.
+    """
 
     position: str = ""
     offset: int | None = 0
+    at: float = 0.0
 
 
 class SandboxOutput:
@@ -99,16 +103,19 @@ class SandboxOutput:
             while end == "broken":
                 place, end = await self._copy_once(sandbox, stream, place, queue)
             if end == "gone" or not place.position:
-                await self._copy_stored(sandbox, stream, place.offset or 0, queue)
+                await self._copy_stored(sandbox, stream, place, queue)
         except Exception:
             await queue.put(None)
             raise
         await queue.put(None)
 
     async def _copy_stored(
-        self, sandbox: modal.Sandbox, stream: Stream, read: int, queue: asyncio.Queue[Output | None]
+        self, sandbox: modal.Sandbox, stream: Stream, place: _Place, queue: asyncio.Queue[Output | None]
     ) -> None:
-        """Copy the stored output of a sandbox whose worker is gone, after the bytes that were read from the stream."""
+        """Copy the stored output of a sandbox whose worker is gone, after the bytes that were read from the stream.
+
+        If Modal returns only the end of a long output, the number of bytes before it is unknown. Then the time decides.
+        """
         try:
             async with asyncio.timeout(_STORED_SECONDS):
                 entries = [entry async for entry in sandbox.logs.tail.aio(_STORED_ENTRIES, source=stream)]
@@ -116,13 +123,17 @@ class SandboxOutput:
             extra = {"instance": sandbox.object_id, "stream": stream, "why": errors.text(error)}
             log.warning("stored output of sandbox not read", extra=extra)
             return
-        is_whole, offset = len(entries) < _STORED_ENTRIES, 0
+        if len(entries) >= _STORED_ENTRIES:
+            for entry in entries:
+                if (at := entry.timestamp.timestamp()) > place.at:
+                    await queue.put(Output(stream, at, entry.message.encode(), None))
+            return
+        read, offset = place.offset or 0, 0
         for entry in entries:
             data = entry.message.encode()
-            unread = data[max(0, read - offset) :] if is_whole else data
+            unread = data[max(0, read - offset) :]
             if unread:
-                start = offset + len(data) - len(unread) if is_whole else None
-                await queue.put(Output(stream, entry.timestamp.timestamp(), unread, start))
+                await queue.put(Output(stream, entry.timestamp.timestamp(), unread, offset + len(data) - len(unread)))
             offset += len(data)
 
     async def _copy_once(
@@ -136,9 +147,12 @@ class SandboxOutput:
                 if chunk is None:
                     return place, "gone" if await self._inventory.has_ended(sandbox.object_id) else "broken"
                 offset = place.offset if chunk.start is None else chunk.start
+                at = place.at
                 if chunk.data:
-                    await queue.put(Output(stream, self._now(), chunk.data, offset))
-                place = _Place(chunk.position or place.position, None if offset is None else offset + len(chunk.data))
+                    at = self._now()
+                    await queue.put(Output(stream, at, chunk.data, offset))
+                read = None if offset is None else offset + len(chunk.data)
+                place = _Place(chunk.position or place.position, read, at)
                 self._positions[sandbox.object_id, stream] = place.position
                 if chunk.is_end:
                     return place, "complete"

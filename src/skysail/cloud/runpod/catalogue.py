@@ -13,6 +13,9 @@ from skysail.cloud.runpod import api
 
 PROVIDER = "runpod"
 TIERS = ("SECURE", "COMMUNITY")
+# Launch options with the sizes of the disks that end with the pod, and the price of a GB for an hour. A month has 730.
+DISK_OPTIONS = ("container-disk-gb", "volume-gb")
+USD_PER_DISK_GB = 0.10 / 730
 _STOCK: dict[str, Stock] = {"HIGH": "High", "MEDIUM": "Medium", "LOW": "Low", "NONE": "None"}
 _MAX_PRICE = 1e4
 _MIN_VCPUS = 2

@@ -51,6 +51,8 @@ class Placer:
             # A network volume is in one data center: without the offers elsewhere, no machine is tried in vain.
             volumes={id_: volume.data_center for id_, volume in self._volumes.items()},
             volume_option=_VOLUME,
+            disk_options=catalogue.DISK_OPTIONS,
+            usd_per_disk_gb=catalogue.USD_PER_DISK_GB,
         )
         self._offers = OfferList(tuple(found), self._now(), rates)
         return self._offers

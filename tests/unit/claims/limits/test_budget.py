@@ -226,6 +226,16 @@ def test_settle_many_capped_objects_keeps_the_newest():
     assert "job" in {row.uid for row in objects}
 
 
+def test_settle_with_many_capped_objects_of_one_day_keeps_those_that_may_launch_again():
+    known = tuple(ObjectTotal(uid=f"f{n:05}", usd=1.0, day="2026-11-15") for n in range(MAX_OBJECTS - 1))
+    running = ObjectTotal(uid="0running", usd=4.0, day="2026-11-14")
+    reservations = tuple(Reservation(claim=name, usd=5.0, at=AT, object=f"0{name}") for name in ("job", "running"))
+    status = SpendAccountStatus(reservations=reservations, objects=(running, *known))
+    objects = budget.settle(status, "job", [day("2026-11-15", 5.0)], NOW).objects
+    assert objects[:2] == (ObjectTotal(uid="0job", usd=5.0, day="2026-11-15"), running)
+    assert len(objects) == MAX_OBJECTS
+
+
 def test_release_removes_only_the_named_claims():
     assert budget.release(held(("a", 2.0), ("b", 1.0), ("c", 1.0)), ["a", "c", "x"]) == held(("b", 1.0))
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from skysail.claims.limits.launch_history import NAME, LaunchHistory
+from skysail.claims.types import MemberPod
 from skysail.kube.api.resources import CONFIG_MAP, NAMESPACE
 from skysail.kube.client.client import Client
 from tests.simulation.api import ApiModel
@@ -123,5 +124,26 @@ def test_many_that_go_at_once_are_one_write():
             for number in range(50):
                 diary.claim_changed(claim("Terminated", of=spec(launch=number), start_time=ago(60)), None)
         assert [change.resource for change in desk.world.history.journal].count(CONFIG_MAP) == 1
+
+    run_virtual(test)
+
+
+def test_an_hour_of_large_gangs_fits_into_one_config_map():
+    async def test() -> None:
+        desk = Desk()
+        members = tuple(
+            MemberPod(
+                name=f"language-model-pretraining-worker-0-{rank}-x7k2p",
+                uid=f"7c0e5a52-5d0c-4a5e-9a0a-2f5f0a5a{rank:04}",
+                container="main",
+            )
+            for rank in range(32)
+        )
+        async with desk.operator() as diary:
+            for number in range(300):
+                gang = spec(launch=number, members=32, member_pods=members)
+                diary.claim_changed(claim("Terminated", of=gang, start_time=ago(60)), None)
+        assert len(await diary.read()) == 300
+        assert len(desk.page["data"]["launches"]) < 2**20
 
     run_virtual(test)

@@ -537,3 +537,39 @@ def test_a_cloud_that_stops_telling_is_polled_on_and_asked_to_tell_again():
             assert desk.sight() == Observed((instance("i-1", "running"),))
 
     run_virtual(test)
+
+
+def test_has_seen_before_the_first_listing_is_unknown_also_if_a_poll_failed():
+    async def test() -> None:
+        desk = Watch()
+        desk.cloud.listing = OutcomeUnknown("lost")
+        await desk.poll()
+        assert desk.listings.has_seen(NAME) is None
+
+    run_virtual(test)
+
+
+def test_has_seen_instance_of_a_deleted_claim_is_true_until_a_complete_listing_lacks_it():
+    async def test() -> None:
+        desk = Watch(instance(state="ended"))
+        await desk.poll()
+        assert desk.listings.has_seen(NAME)
+        desk.cloud.instances, desk.cloud.listing = [], Inventory((), complete=False)
+        await desk.poll()
+        assert desk.listings.has_seen(NAME)
+        desk.cloud.listing = None
+        await desk.poll()
+        assert desk.listings.has_seen(NAME) is False
+
+    run_virtual(test)
+
+
+def test_has_seen_claim_that_was_deleted_since_the_last_listing_is_true():
+    async def test() -> None:
+        desk = Watch()
+        await desk.poll()
+        desk.knows(RUNNING)
+        desk.listings.claim_changed(RUNNING, None)
+        assert desk.listings.has_seen(NAME)
+
+    run_virtual(test)

@@ -16,8 +16,11 @@ from skysail.cloud.modal.output import SandboxOutput
 class Inventory:
     """One sandbox, which has ended. Modal has stored its output."""
 
-    def __init__(self, stored: list[str]) -> None:
-        entries = [SimpleNamespace(message=text, timestamp=datetime.fromtimestamp(5.0, UTC)) for text in stored]
+    def __init__(self, stored: list[str], seconds: float = 0.0) -> None:
+        entries = [
+            SimpleNamespace(message=text, timestamp=datetime.fromtimestamp(5.0 + seconds * number, UTC))
+            for number, text in enumerate(stored)
+        ]
 
         async def tail(_count: int, source: str):
             for entry in entries if source == "stdout" else []:
@@ -44,3 +47,15 @@ async def test_output_of_a_stream_that_ends_with_its_worker_is_completed_from_th
     pieces = [piece async for piece in output.replay("sb-1")]
     assert b"".join(piece.data for piece in pieces) == b"one\ntwo\n"
     assert [piece.offset for piece in pieces][-1] == 8 - len(pieces[-1].data)
+
+
+async def test_stored_output_of_which_modal_returns_only_the_end_repeats_no_line(monkeypatch):
+    async def read_output(_sandbox, stream, position):
+        if stream == "stdout" and not position:
+            yield LogChunk(b"first\n", "entry-1")
+
+    monkeypatch.setattr(internals, "read_output", read_output)
+    stored = ["first\n", *(f"{number}\n" for number in range(1, 20_000))]
+    output = SandboxOutput(Inventory(stored, seconds=1.0), now=lambda: 5.5)
+    pieces = [piece async for piece in output.replay("sb-1")]
+    assert b"".join(piece.data for piece in pieces) == "".join(stored).encode()

@@ -57,6 +57,18 @@ async def test_request_carries_marks_limits_and_options():
         assert (made.claim, made.cluster) == (spec.claim, CLUSTER)
 
 
+@virtual
+async def test_offers_of_a_pod_with_large_disks_contain_the_price_of_the_disks():
+    async with scene() as at:
+        listed = await at.account.offers()
+        disks = (("container-disk-gb", "14600"), ("volume-gb", "7300"))
+        for count in (0, 2):
+            plain = price_offers(listed, MachineRequest(gpu_count=count))
+            priced = price_offers(listed, MachineRequest(gpu_count=count, options=disks))
+            extra = [round(new.total(count) - old.total(count), 6) for old, new in zip(plain, priced, strict=True)]
+            assert set(extra) == {3.0}
+
+
 def at_template():
     from skysail.cloud.runpod import api
 

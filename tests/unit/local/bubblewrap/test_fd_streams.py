@@ -3,16 +3,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import tracemalloc
 
 import pytest
 
-from skysail.cloud.output_buffer import OutputBuffer
+from skysail.cloud.output_buffer import OutputBuffer, size_of
 from skysail.cloud.provider import Output
 from skysail.local.bubblewrap.fd_streams import Sink, Source
 
 
 def piece(text: str) -> Output:
     return Output("stdout", 0.0, text.encode())
+
+
+LETTER = size_of(piece("a"))
 
 
 async def text(output) -> str:
@@ -25,15 +29,28 @@ async def settle() -> None:
 
 
 async def test_without_a_reader_only_the_end_is_kept_and_nothing_waits():
-    output_buffer = OutputBuffer(kept=4)
+    output_buffer = OutputBuffer(kept=4 * LETTER)
     for letter in "abcdefgh":
         await output_buffer.put(piece(letter))
     output_buffer.end()
     assert await text(output_buffer.replay()) == "efgh"
 
 
+async def test_many_small_pieces_count_with_the_memory_that_they_take():
+    output_buffer = OutputBuffer(kept=64 * 1024)
+    tracemalloc.start()
+    try:
+        for number in range(64 * 1024):
+            await output_buffer.put(Output("stdout", float(number), bytes([number % 256])))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 2 * 64 * 1024
+    assert output_buffer.dropped > 0
+
+
 async def test_a_reader_who_needs_all_slows_the_program_down():
-    output_buffer = OutputBuffer(kept=2)
+    output_buffer = OutputBuffer(kept=2 * LETTER)
     output = output_buffer.replay()
     for letter in "abc":
         await output_buffer.put(piece(letter))
@@ -47,7 +64,7 @@ async def test_a_reader_who_needs_all_slows_the_program_down():
 
 
 async def test_a_reader_whom_nobody_iterates_is_forgotten():
-    output_buffer = OutputBuffer(kept=2)
+    output_buffer = OutputBuffer(kept=2 * LETTER)
     output = output_buffer.replay()
     del output
     gc.collect()
@@ -56,7 +73,7 @@ async def test_a_reader_whom_nobody_iterates_is_forgotten():
 
 
 async def test_a_visitor_sees_what_comes_and_may_miss_some():
-    output_buffer = OutputBuffer(kept=2)
+    output_buffer = OutputBuffer(kept=2 * LETTER)
     await output_buffer.put(piece("a"))
     output = output_buffer.tail()
     for letter in "bcdef":

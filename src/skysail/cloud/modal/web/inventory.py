@@ -126,11 +126,19 @@ class WebInventory:
         if meter is not None and claim == app.tags.claim:
             # Nobody has counted since the last sample.
             meter.add(now, app.tags.max_containers, app.tags)
+        if claim == app.tags.claim and app.tags.earlier:
+            self._count_from_now(app, app.tags.earlier[0])
         row = _instance(app, claim)
         exit_ = Ended(code=0, reason="Completed", message="The App was stopped.", started=row.started, ended=now)
         self._ended[id_] = msgspec.structs.replace(
             row, state="ended", ended=now, exit=exit_, usd_total=None if meter is None else round(meter.usd, 6)
         )
+
+    def _count_from_now(self, app: DeployedApp, claim: str) -> None:
+        """Bill a claim that has its App back from now on: until now, a newer claim has paid."""
+        meter = self._meters.get(tags_module.instance_id(app.app_id, claim))
+        if meter is not None:
+            meter.at = self._now()
 
     async def _listed(self, client: modal.Client) -> list[modal.App]:
         name = self._connection.environment

@@ -69,6 +69,27 @@ async def test_app_is_deployed_updated_scaled_and_ended_under_one_address(cloud:
     await eventually(lambda: billing.billable(cloud.ledger.rows) == ())
 
 
+async def test_app_newer_claim_ends_first_goes_back_to_the_earlier_one(cloud: StandInHarness, account: ModalAccount):
+    """A second edit, or a rollback, deletes the pod of the first edit while the pod before it is still the ready one."""
+    first = await account.create(launch("c1", env={"VALUE": "old"}))
+    second = await account.create(launch("c2", env={"VALUE": "new"}))
+    third = await account.create(launch("c3", env={"VALUE": "newest"}))
+    await account.terminate(second.id, 0)
+    await account.terminate(third.id, 0)
+    assert live_apps(cloud) == 1
+    assert (await call(cloud, account, first.id))["value"] == "newest"
+    rows = {row.claim: row for row in (await account.list()).instances}
+    assert [rows[claim].state for claim in ("c1", "c2", "c3")] == ["running", "ended", "ended"]
+    assert rows["c1"].usd_per_hour == pytest.approx(third.usd_per_hour)
+    with pytest.raises(Gone):
+        await account.terminate(third.id, 0)
+    fourth = await account.create(launch("c4", env={"VALUE": "old"}))
+    assert (await call(cloud, account, fourth.id))["value"] == "old"
+    await account.terminate(first.id, 0)
+    await account.terminate(fourth.id, 0)
+    assert live_apps(cloud) == 0
+
+
 async def test_broken_update_is_named_and_the_last_good_revision_serves(cloud: StandInHarness, account: ModalAccount):
     with pytest.raises(Rejected) as error:
         await account.create(launch("c1", code="import no_such_module\n"))

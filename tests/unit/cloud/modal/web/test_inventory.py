@@ -27,9 +27,7 @@ def app(*, count: int, claim: str = "c1", earlier: tuple[str, ...] = ()) -> Depl
 
     return DeployedApp(
         handle=SimpleNamespace(app_id="ap-1", name="ow-x"),  # type: ignore[arg-type]
-        tags=WebTags(
-            claim=claim, cluster=CLUSTER, created=1000.0, usd_per_hour=3.6, max_containers=4, earlier=earlier
-        ),
+        tags=WebTags(claim=claim, cluster=CLUSTER, created=1000.0, usd_per_hour=3.6, max_containers=4, earlier=earlier),
         written_tags={},
         function=SimpleNamespace(get_current_stats=SimpleNamespace(aio=stats)),  # type: ignore[arg-type]
         url="https://x.modal.run",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from skysail.base.open_files import CallerLimits, LimitedListener
 from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.proxies import Proxies
 from skysail.bridge.raw_proxy import RawProxy
@@ -21,11 +22,15 @@ log = logging.getLogger(__name__)
 
 
 class Listeners:
-    """Listeners of all routes. `proxies` maps the name of a cloud to the ways in which its instances are reached."""
+    """Listeners of all routes. `proxies` maps the name of a cloud to the ways in which its instances are reached.
 
-    def __init__(self, host: str, proxies: Mapping[str, Proxies]) -> None:
+    `limits` count every connection. Those of the traffic count an HTTP connection only while it has a request.
+    """
+
+    def __init__(self, host: str, proxies: Mapping[str, Proxies], limits: CallerLimits | None = None) -> None:
         self._host = host
         self._proxies = proxies
+        self._limits = limits or CallerLimits.of_this_process()
         self._routes: dict[int, Route] = {}
         self._servers: dict[int, asyncio.Server] = {}
         self._web_servers: dict[int, web.Server] = {}
@@ -60,7 +65,7 @@ class Listeners:
 
     async def _open(self, route: Route) -> None:
         loop, proxy = asyncio.get_running_loop(), self._proxies[route.provider].choose(route)
-        listener = socket.create_server((self._host, route.port), backlog=_BACKLOG)
+        listener = LimitedListener(socket.create_server((self._host, route.port), backlog=_BACKLOG), self._limits)
         if isinstance(proxy, HttpProxy):
             server = web.Server(functools.partial(proxy.serve, route), access_log=None)
             self._web_servers[route.port] = server

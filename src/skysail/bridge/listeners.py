@@ -17,6 +17,8 @@ from skysail.bridge.raw_proxy import RawProxy
 from skysail.bridge.routes import Route
 
 _BACKLOG = 512
+# aiohttp takes 0 as no timeout, and waits for ever for a connection that never sends a whole request.
+_SHUTDOWN_SECONDS = 0.01
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class Listeners:
         self._servers.pop(port).close()
         del self._routes[port]
         if (server := self._web_servers.pop(port, None)) is not None:
-            await server.shutdown(timeout=0.0)
+            await server.shutdown(timeout=_SHUTDOWN_SECONDS)
 
     def _connected(
         self, proxy: RawProxy, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

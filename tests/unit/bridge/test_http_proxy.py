@@ -136,6 +136,8 @@ class Account:
 
 
 class Harness:
+    listeners: Listeners
+
     def __init__(self, server: Server, account: Account, port: int) -> None:
         self.server = server
         self.account = account
@@ -172,6 +174,7 @@ async def bridge(
         owner="web",
     )
     await listeners.sync({port: route})
+    harness.listeners = listeners
     try:
         yield harness
     finally:
@@ -216,6 +219,25 @@ async def test_listener_closes_connections_above_the_limit_of_a_caller_also_with
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         for _, each in (*opened, (reader, writer)):
             each.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /hang HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_port_with_an_open_connection_is_closed_at_once(sent: bytes):
+    """A connection that never ends must not keep the bridge from following its routes."""
+    async with bridge() as harness:
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        writer.write(sent)
+        while sent.endswith(b"\r\n") and not harness.server.seen:
+            await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
+                await harness.listeners.sync({})
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+        finally:
+            writer.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", harness.port)
 
 
 async def test_http_proxy_follows_the_redirect_of_a_slow_request_and_no_other():

@@ -16,7 +16,7 @@ from typing import Any
 
 from skysail.app.accounts import Accounts, open_accounts
 from skysail.app.cluster_check import check_cluster
-from skysail.base import health_server
+from skysail.base import health_server, open_files
 from skysail.base.health_server import AuditFailed
 from skysail.base.metrics import Metrics
 from skysail.base.settings import Settings
@@ -57,6 +57,8 @@ log = logging.getLogger(__name__)
 
 async def run(settings: Settings) -> int:
     """Run the bridge until SIGTERM or SIGINT. Raises `StartupError` or `ConfigError`."""
+    # Callers share a part of the limit. Each connection needs another one to the cloud.
+    open_files.raise_limit()
     access = kubeconfig.find(Path(settings.kubeconfig) if settings.kubeconfig else None, settings.context)
     transport = HttpTransport(access)
     try:

@@ -10,22 +10,29 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from skysail.base.open_files import CallerLimits, LimitedListener
 from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.proxies import Proxies
 from skysail.bridge.raw_proxy import RawProxy
 from skysail.bridge.routes import Route
 
 _BACKLOG = 512
+# aiohttp takes 0 as no timeout, and waits for ever for a connection that never sends a whole request.
+_SHUTDOWN_SECONDS = 0.01
 
 log = logging.getLogger(__name__)
 
 
 class Listeners:
-    """Listeners of all routes. `proxies` maps the name of a cloud to the ways in which its instances are reached."""
+    """Listeners of all routes. `proxies` maps the name of a cloud to the ways in which its instances are reached.
 
-    def __init__(self, host: str, proxies: Mapping[str, Proxies]) -> None:
+    `limits` count every connection. Those of the traffic count an HTTP connection only while it has a request.
+    """
+
+    def __init__(self, host: str, proxies: Mapping[str, Proxies], limits: CallerLimits | None = None) -> None:
         self._host = host
         self._proxies = proxies
+        self._limits = limits or CallerLimits.of_this_process()
         self._routes: dict[int, Route] = {}
         self._servers: dict[int, asyncio.Server] = {}
         self._web_servers: dict[int, web.Server] = {}
@@ -60,7 +67,7 @@ class Listeners:
 
     async def _open(self, route: Route) -> None:
         loop, proxy = asyncio.get_running_loop(), self._proxies[route.provider].choose(route)
-        listener = socket.create_server((self._host, route.port), backlog=_BACKLOG)
+        listener = LimitedListener(socket.create_server((self._host, route.port), backlog=_BACKLOG), self._limits)
         if isinstance(proxy, HttpProxy):
             server = web.Server(functools.partial(proxy.serve, route), access_log=None)
             self._web_servers[route.port] = server
@@ -74,7 +81,7 @@ class Listeners:
         self._servers.pop(port).close()
         del self._routes[port]
         if (server := self._web_servers.pop(port, None)) is not None:
-            await server.shutdown(timeout=0.0)
+            await server.shutdown(timeout=_SHUTDOWN_SECONDS)
 
     def _connected(
         self, proxy: RawProxy, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

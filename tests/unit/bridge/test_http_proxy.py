@@ -15,6 +15,7 @@ from aiohttp import WSMsgType, web
 from yarl import URL
 
 from skysail.base.metrics import Metrics
+from skysail.base.open_files import CallerLimits
 from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.listeners import Listeners
 from skysail.bridge.proxies import Proxies
@@ -135,6 +136,8 @@ class Account:
 
 
 class Harness:
+    listeners: Listeners
+
     def __init__(self, server: Server, account: Account, port: int) -> None:
         self.server = server
         self.account = account
@@ -145,7 +148,9 @@ class Harness:
 
 
 @contextlib.asynccontextmanager
-async def bridge(max_per_route: int = 100, idle_seconds: float = 30.0) -> AsyncIterator[Harness]:
+async def bridge(
+    max_per_route: int = 100, idle_seconds: float = 30.0, limits: CallerLimits | None = None
+) -> AsyncIterator[Harness]:
     server = Server()
     runner = web.ServerRunner(web.Server(server.handle))  # type: ignore[arg-type]
     await runner.setup()
@@ -157,7 +162,7 @@ async def bridge(max_per_route: int = 100, idle_seconds: float = 30.0) -> AsyncI
     harness = Harness(server, account, port)
     traffic = Traffic(harness.metrics, max_connections=100, max_connections_per_route=max_per_route)
     proxy = HttpProxy(account, traffic, idle_seconds=idle_seconds, max_request_bytes=LIMIT, wall=lambda: harness.wall)
-    listeners = Listeners("127.0.0.1", {"modal": Proxies(http=proxy)})
+    listeners = Listeners("127.0.0.1", {"modal": Proxies(http=proxy)}, limits)
     route = Route(
         port=port,
         target_port=8000,
@@ -169,6 +174,7 @@ async def bridge(max_per_route: int = 100, idle_seconds: float = 30.0) -> AsyncI
         owner="web",
     )
     await listeners.sync({port: route})
+    harness.listeners = listeners
     try:
         yield harness
     finally:
@@ -193,6 +199,45 @@ async def test_http_proxy_adds_credentials_and_returns_none_of_them(caplog):
     assert 'skysail_bridge_requests_total{namespace="n",outcome="ok",owner="web",port="8000"} 1.0' in (
         harness.metrics.render().decode()
     )
+
+
+async def test_listener_closes_connections_above_the_limit_of_a_caller_also_without_a_request():
+    async with bridge(limits=CallerLimits(total=10, per_caller=2)) as harness:
+
+        async def connect(source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, local_addr=(source, 0))
+            writer.write(b"GET / HT")
+            return reader, writer
+
+        opened = [await connect("127.0.0.2") for _ in range(3)]
+        last, _ = opened[-1]
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionResetError):
+                assert await last.read() == b""
+        reader, writer = await connect("127.0.0.3")
+        writer.write(b"TP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        for _, each in (*opened, (reader, writer)):
+            each.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /hang HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_port_with_an_open_connection_is_closed_at_once(sent: bytes):
+    """A connection that never ends must not keep the bridge from following its routes."""
+    async with bridge() as harness:
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        writer.write(sent)
+        while sent.endswith(b"\r\n") and not harness.server.seen:
+            await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
+                await harness.listeners.sync({})
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+        finally:
+            writer.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", harness.port)
 
 
 async def test_http_proxy_follows_the_redirect_of_a_slow_request_and_no_other():

@@ -160,9 +160,13 @@ class ModalAccount:
         if inventory.complete:
             self._output.keep({instance.id for instance in inventory.instances if instance.state != "ended"})
         found = await self._gangs.inventory.list_all(gangs.values())
-        web = [] if self._web is None else await self._web.inventory.instances()
-        instances = (*inventory.instances, *found.instances, *web)
-        return msgspec.structs.replace(inventory, instances=instances, unreadable=found.unreadable)
+        web = Inventory(()) if self._web is None else await self._web.inventory.list_all()
+        return Inventory(
+            (*inventory.instances, *found.instances, *web.instances),
+            complete=inventory.complete and web.complete,
+            problem=inventory.problem or web.problem,
+            unreadable=found.unreadable | web.unreadable,
+        )
 
     async def offers(self) -> OfferList:
         """Return the table of prices. Raises while the workspace is unknown: a claim needs the name of its account."""

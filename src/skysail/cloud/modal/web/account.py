@@ -49,18 +49,23 @@ class WebApps:
         return await self._deployer.create(spec, web)
 
     async def terminate(self, instance: str) -> str:
-        """End the instance. Its App is stopped only if no newer claim has taken it over. Returns the claim."""
+        """End the instance. Its App is stopped only if no other claim has it. Returns the claim.
+
+        An App that a newer claim has taken over stays. One that was taken over from an earlier claim goes back to it.
+        """
         _, claim = tags_module.split_id(instance)
         app = await self.inventory.find(instance)
         async with self._deployer.lock(app.name):
             app = await self.inventory.find(instance)
             client = await self._connection.client()
             try:
-                if app.function is None or app.tags.claim == claim:
+                claims = (app.tags.claim, *app.tags.earlier)
+                others = tuple(each for each in claims if each != claim)
+                if app.function is None or not others:
                     await errors.bounded(app.handle.stop.aio(client=client), _STOP_SECONDS, "stop the App")
-                elif claim in app.tags.earlier:
-                    rest = tuple(each for each in app.tags.earlier if each != claim)
-                    tags = tags_module.with_earlier(app.written_tags, rest)
+                elif claim in claims:
+                    # The pod of the newest other claim may be the only one that is ready.
+                    tags = tags_module.with_claims(app.written_tags, others)
                     await errors.bounded(app.handle.set_tags.aio(tags, client=client), _STOP_SECONDS, "tag the App")
                 else:
                     raise Gone(f"App {app.app_id} no longer belongs to claim {claim}.")

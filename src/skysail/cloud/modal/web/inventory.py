@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import modal
 import msgspec
 from modal import exception
 
-from skysail.cloud.account import Instance
+from skysail.cloud.account import Instance, Inventory
 from skysail.cloud.errors import Gone, ProviderError
 from skysail.cloud.modal import errors
 from skysail.cloud.modal.connection import Connection
@@ -23,6 +23,9 @@ from skysail.cloud.provider import Ended
 FUNCTION = "web"
 AnyFunction = modal.Function[Any, Any, Any]
 _CALL_SECONDS = 20.0
+# An App that is read for longer is unreadable in a listing, so that the others are listed in time.
+_LISTED_SECONDS = 10.0
+_SAMPLE_SECONDS = 5.0
 _MAX_CONCURRENT = 8
 # Without a sample for this long, all containers count as billed.
 _MAX_GAP = 60.0
@@ -72,52 +75,69 @@ class WebInventory:
         self._now = now
         self._meters: dict[str, _Meter] = {}
         self._ended: dict[str, Instance] = {}
+        # Claims of each live App by its tags when they were last read.
+        self._claims: dict[str, tuple[str, ...]] = {}
         # Names of Apps that this process deploys now.
         self.deploying: set[str] = set()
         # Names of second Apps by which this process checks a revision now.
         self.checking: set[str] = set()
 
-    async def instances(self) -> list[Instance]:
-        """Return the instances of all Apps, and those that ended recently. Raises if one App cannot be read."""
-        apps = await self.apps()
-        found = []
-        for app in apps:
-            found += await self._instances(app)
+    async def list_all(self) -> Inventory:
+        """Return the instances of all Apps, and those that ended recently.
+
+        The claims of an App that cannot be read are unreadable. They do not hide the others. If such an App was never
+        read, its claims are not known, and the inventory is not complete.
+        """
+        limit = asyncio.Semaphore(_MAX_CONCURRENT)
+        found: list[Instance] = []
+        unreadable: set[str] = set()
+        unknown: list[str] = []
+
+        async def look(handle: modal.App) -> None:
+            try:
+                async with limit:
+                    looking = self._look(handle)
+                    found.extend(await errors.bounded(looking, _LISTED_SECONDS, "return the state of an App"))
+            except (ProviderError, TimeoutError) as error:
+                app_id = handle.app_id or ""
+                log.warning("app not read, others listed", extra={"app": app_id, "why": str(error)})
+                if app_id not in self._claims:
+                    unknown.append(handle.name or app_id)
+                for claim in self._claims.get(app_id, ()):
+                    unreadable.update({claim, tags_module.instance_id(app_id, claim)})
+
+        handles = await self._handles()
+        self._claims = {app_id: self._claims[app_id] for app_id in self._claims.keys() & _ids(handles)}
+        await asyncio.gather(*map(look, handles))
         oldest = self._now() - _REMEMBERED_SECONDS
         self._ended = {id_: row for id_, row in self._ended.items() if (row.ended or 0.0) > oldest}
         listed = {instance.id for instance in found}
-        return [*found, *(row for id_, row in self._ended.items() if id_ not in listed)]
+        ended = (row for id_, row in self._ended.items() if id_ not in listed)
+        problem = f"Modal does not return the state of App {min(unknown)}." if unknown else ""
+        return Inventory((*found, *ended), complete=not unknown, problem=problem, unreadable=frozenset(unreadable))
 
     async def get(self, instance: str) -> Instance | None:
         """Return one instance. Returns None if Modal does not have it, or if its claim has handed the App over."""
-        app_id, _ = tags_module.split_id(instance)
-        for app in await self.apps():
-            if app.app_id == app_id:
-                rows = await self._instances(app)
-                return next((row for row in rows if row.id == instance), self._ended.get(instance))
-        return self._ended.get(instance)
+        try:
+            app = await self.find(instance)
+        except Gone:
+            return self._ended.get(instance)
+        rows = await self._instances(app)
+        return next((row for row in rows if row.id == instance), self._ended.get(instance))
 
     async def find(self, instance: str) -> DeployedApp:
-        """Return the App of an instance. Raises Gone."""
+        """Return the App of an instance. Raises Gone. Other Apps are not read: they may not answer."""
         app_id, _ = tags_module.split_id(instance)
-        for app in await self.apps():
-            if app.app_id == app_id:
-                return app
-        raise Gone(f"Modal has no App {app_id}.")
+        handles = (handle for handle in await self._handles() if handle.app_id == app_id)
+        app = await self._first(handles, lambda _: True)
+        if app is None:
+            raise Gone(f"Modal has no App {app_id}.")
+        return app
 
     async def named(self, name: str) -> DeployedApp | None:
         """Return the deployed App with this name, or None."""
-        return next((app for app in await self.apps() if app.name == name and app.function is not None), None)
-
-    async def apps(self) -> list[DeployedApp]:
-        client = await self._connection.client()
-        try:
-            listed = await errors.bounded(self._listed(client), _CALL_SECONDS, "list its Apps")
-            limit = asyncio.Semaphore(_MAX_CONCURRENT)
-            found = await asyncio.gather(*(self._read(client, handle, limit) for handle in listed))
-        except errors.SDK_ERRORS as error:
-            raise errors.of_read(error) from error
-        return [app for app in found if app is not None]
+        handles = (handle for handle in await self._handles() if handle.name == name)
+        return await self._first(handles, lambda app: app.function is not None)
 
     def end(self, app: DeployedApp, claim: str) -> None:
         """Record that the claim has ended, with its cost. The cost is unknown if this process never sampled it."""
@@ -126,33 +146,59 @@ class WebInventory:
         if meter is not None and claim == app.tags.claim:
             # Nobody has counted since the last sample.
             meter.add(now, app.tags.max_containers, app.tags)
+        if claim == app.tags.claim and app.tags.earlier:
+            self._count_from_now(app, app.tags.earlier[0])
         row = _instance(app, claim)
         exit_ = Ended(code=0, reason="Completed", message="The App was stopped.", started=row.started, ended=now)
         self._ended[id_] = msgspec.structs.replace(
             row, state="ended", ended=now, exit=exit_, usd_total=None if meter is None else round(meter.usd, 6)
         )
 
-    async def _listed(self, client: modal.Client) -> list[modal.App]:
+    def _count_from_now(self, app: DeployedApp, claim: str) -> None:
+        """Bill a claim that has its App back from now on: until now, a newer claim has paid."""
+        meter = self._meters.get(tags_module.instance_id(app.app_id, claim))
+        if meter is not None:
+            meter.at = self._now()
+
+    async def _handles(self) -> list[modal.App]:
+        """Return the live Apps of the cluster."""
+        client = await self._connection.client()
         name = self._connection.environment
         if name:
             environment = modal.Environment.from_name(name, client=client)
         else:
             environment = modal.Environment.from_context(client=client)
+        try:
+            apps: list[modal.App] = await errors.bounded(environment.apps.list.aio(), _CALL_SECONDS, "list its Apps")
+        except errors.SDK_ERRORS as error:
+            raise errors.of_read(error) from error
         prefix = tags_module.prefix(self._cluster)
-        apps: list[modal.App] = await environment.apps.list.aio()
         return [app for app in apps if app.app_id and (app.name or "").startswith(prefix)]
 
-    async def _read(self, client: modal.Client, handle: modal.App, limit: asyncio.Semaphore) -> DeployedApp | None:
+    async def _first(self, handles: Iterable[modal.App], accepts: Callable[[DeployedApp], bool]) -> DeployedApp | None:
+        for handle in handles:
+            app = await self._read(handle)
+            if app is not None and accepts(app):
+                return app
+        return None
+
+    async def _look(self, handle: modal.App) -> list[Instance]:
+        app = await self._read(handle)
+        return [] if app is None else await self._instances(app)
+
+    async def _read(self, handle: modal.App) -> DeployedApp | None:
         """Read tags and function of an App. Returns None if the App has just ended."""
-        async with limit:
-            try:
-                written = await errors.bounded(handle.get_tags.aio(client=client), _CALL_SECONDS, "return tags")
-            except exception.NotFoundError:
-                return None
+        client = await self._connection.client()
+        try:
+            written = await errors.bounded(handle.get_tags.aio(client=client), _CALL_SECONDS, "return tags")
+            tags = tags_module.decode(written)
+            self._claims[handle.app_id or ""] = (tags.claim, *tags.earlier) if tags.claim else ()
             function, url = await self._function(client, handle)
-        return DeployedApp(
-            handle=handle, tags=tags_module.decode(written), written_tags=dict(written), function=function, url=url
-        )
+        except exception.NotFoundError:
+            return None
+        except errors.SDK_ERRORS as error:
+            raise errors.of_read(error) from error
+        return DeployedApp(handle=handle, tags=tags, written_tags=dict(written), function=function, url=url)
 
     async def _function(self, client: modal.Client, handle: modal.App) -> tuple[AnyFunction | None, str]:
         """Return the function and its URL, None before the first deploy has ended."""
@@ -179,12 +225,16 @@ class WebInventory:
     async def _sample(self, app: DeployedApp) -> None:
         assert app.function is not None, "checked by the caller"
         try:
-            stats = await errors.bounded(app.function.get_current_stats.aio(), _CALL_SECONDS, "count containers")
+            stats = await errors.bounded(app.function.get_current_stats.aio(), _SAMPLE_SECONDS, "count containers")
         except (*errors.SDK_ERRORS, ProviderError) as error:
             log.debug("containers not counted", extra={"app": app.app_id, "why": str(error)})
             return
         id_ = tags_module.instance_id(app.app_id, app.tags.claim)
         self._meters.setdefault(id_, _Meter()).add(self._now(), stats.num_total_runners, app.tags)
+
+
+def _ids(handles: Iterable[modal.App]) -> set[str]:
+    return {handle.app_id for handle in handles if handle.app_id}
 
 
 def _instance(app: DeployedApp, claim: str) -> Instance:

@@ -63,7 +63,7 @@ async def probe(url: str, headers: tuple[tuple[str, str], ...], seconds: float) 
                 if _is_answer(answer.status, text):
                     return
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                text = f"{type(error).__name__}: {error}"
+                text = _reason(error)
             failures += text.startswith(_START_FAILED)
             if failures >= _MAX_FAILURES:
                 raise Rejected("StartError", f"Modal cannot start a container: {text}")
@@ -99,6 +99,15 @@ def _is_answer(status: int, text: str) -> bool:
     if text.startswith(_GATEWAY):
         return False
     return status < _SERVER_ERROR
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error without the URL of a proxy, which contains its password: tenants read the text."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy of the environment answered {error.status}"
+    if isinstance(error, (aiohttp.ClientResponseError, aiohttp.InvalidURL)):
+        return type(error).__name__
+    return f"{type(error).__name__}: {error}"
 
 
 def _message(text: str) -> str:

@@ -103,6 +103,11 @@ def with_earlier(tags: Mapping[str, str], claims: tuple[str, ...]) -> dict[str, 
     return {**kept, **{f"was-{number}": claim for number, claim in enumerate(claims[:_MAX_EARLIER])}}
 
 
+def with_claims(tags: Mapping[str, str], claims: tuple[str, ...]) -> dict[str, str]:
+    """Return the tags with these claims, newest first. The newest one pays."""
+    return with_earlier({**tags, "claim": claims[0]}, claims[1:])
+
+
 def decode(tags: Mapping[str, str]) -> WebTags:
     """Return the tags of an App. Those of a foreign or tampered one are empty."""
     if tags.get("owner") != _OWNER or not tags.get("claim"):

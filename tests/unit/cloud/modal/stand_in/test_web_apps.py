@@ -15,7 +15,7 @@ from skysail.cloud.account import LaunchSpec, Member
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.modal.account import ModalAccount
 from skysail.cloud.modal.stand_in.faults import Fault
-from skysail.cloud.modal.web import deployer
+from skysail.cloud.modal.web import deployer, inventory
 from skysail.cloud.provider import Container, File, Mount, Pod, ProjectedFiles, ResourceLimits, Volume
 from skysail.cloud.simulated import billing
 from skysail.runtimes import handler_server
@@ -67,6 +67,27 @@ async def test_app_is_deployed_updated_scaled_and_ended_under_one_address(cloud:
     assert ended.state == "ended"
     assert ended.usd_total is not None
     await eventually(lambda: billing.billable(cloud.ledger.rows) == ())
+
+
+async def test_app_newer_claim_ends_first_goes_back_to_the_earlier_one(cloud: StandInHarness, account: ModalAccount):
+    """A second edit deletes the pod of the first edit while the pod before it is still the ready one."""
+    first = await account.create(launch("c1", env={"VALUE": "old"}))
+    second = await account.create(launch("c2", env={"VALUE": "new"}))
+    third = await account.create(launch("c3", env={"VALUE": "newest"}))
+    await account.terminate(second.id, 0)
+    await account.terminate(third.id, 0)
+    assert live_apps(cloud) == 1
+    assert (await call(cloud, account, first.id))["value"] == "newest"
+    rows = {row.claim: row for row in (await account.list()).instances}
+    assert [rows[claim].state for claim in ("c1", "c2", "c3")] == ["running", "ended", "ended"]
+    assert rows["c1"].usd_per_hour == pytest.approx(third.usd_per_hour)
+    with pytest.raises(Gone):
+        await account.terminate(third.id, 0)
+    fourth = await account.create(launch("c4", env={"VALUE": "old"}))
+    assert (await call(cloud, account, fourth.id))["value"] == "old"
+    await account.terminate(first.id, 0)
+    await account.terminate(fourth.id, 0)
+    assert live_apps(cloud) == 0
 
 
 async def test_broken_update_is_named_and_the_last_good_revision_serves(cloud: StandInHarness, account: ModalAccount):
@@ -159,6 +180,36 @@ async def test_throttled_read_after_a_deploy_is_an_unknown_outcome(cloud: StandI
     cloud.faults.clear()
     assert {row.claim for row in (await account.list()).instances} == {"c1", "c2"}
     await account.terminate(made.id, 0)
+
+
+async def test_app_that_does_not_answer_hides_no_other_app(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(inventory, "_LISTED_SECONDS", 1.0)
+    monkeypatch.setattr(inventory, "_SAMPLE_SECONDS", 0.2)
+    one = await account.create(launch("c1", options="one"))
+    two = await account.create(launch("c2", options="two"))
+    cloud.inject(Fault(rpc="FunctionGetCurrentStats", kind="stuck", times=2))
+    found = await account.list()
+    assert ({row.claim for row in found.instances}, found.complete) == ({"c1", "c2"}, True)
+    cloud.inject(Fault(rpc="AppGetTags", kind="stuck"))
+    found = await account.list()
+    (seen,) = found.instances
+    hidden = one if seen.claim == two.claim else two
+    assert (found.complete, found.unreadable) == (True, {hidden.claim, hidden.id})
+    # After a restart, nobody knows the claims of an App that does not answer.
+    restarted = open_account(cloud)
+    try:
+        cloud.inject(Fault(rpc="AppGetTags", kind="stuck"))
+        found = await restarted.list()
+        assert (len(found.instances), found.complete, found.unreadable) == (1, False, set())
+        assert "does not return the state of App ow-" in found.problem
+        cloud.inject(Fault(rpc="AppGetTags", kind="exhausted"))
+        assert len((await restarted.list()).instances) == 1
+    finally:
+        await restarted.close()
+    await account.terminate(one.id, 0)
+    await account.terminate(two.id, 0)
 
 
 async def test_check_of_a_revision_is_no_instance_while_it_runs(account: ModalAccount, monkeypatch: pytest.MonkeyPatch):

@@ -21,13 +21,13 @@ class Clock:
         return self.now
 
 
-def app(*, count: int) -> DeployedApp:
+def app(*, count: int, claim: str = "c1", earlier: tuple[str, ...] = ()) -> DeployedApp:
     async def stats() -> Any:
         return SimpleNamespace(num_total_runners=count)
 
     return DeployedApp(
         handle=SimpleNamespace(app_id="ap-1", name="ow-x"),  # type: ignore[arg-type]
-        tags=WebTags(claim="c1", cluster=CLUSTER, created=1000.0, usd_per_hour=3.6, max_containers=4),
+        tags=WebTags(claim=claim, cluster=CLUSTER, created=1000.0, usd_per_hour=3.6, max_containers=4, earlier=earlier),
         written_tags={},
         function=SimpleNamespace(get_current_stats=SimpleNamespace(aio=stats)),  # type: ignore[arg-type]
         url="https://x.modal.run",
@@ -57,3 +57,17 @@ async def test_cost_since_the_last_count_is_that_of_all_containers():
     clock.now += 30.0
     of.end(app(count=1), "c1")
     assert usd(of) == pytest.approx((10 * 1 + 30 * 4) * 0.001)
+
+
+async def test_app_that_goes_back_is_not_billed_twice():
+    clock = Clock()
+    of = inventory(clock)
+    clock.now += 10.0
+    await of._instances(app(count=1))
+    for _ in range(3):
+        clock.now += 50.0
+        await of._instances(app(count=1, claim="c2", earlier=("c1",)))
+    of.end(app(count=1, claim="c2", earlier=("c1",)), "c2")
+    clock.now += 10.0
+    of.end(app(count=1), "c1")
+    assert usd(of) == pytest.approx((10 * 1 + 10 * 4) * 0.001)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextlib
 import gzip
 import secrets
@@ -112,3 +114,26 @@ async def test_probe_goes_through_the_proxy_of_the_environment(monkeypatch: pyte
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         await probe("http://app.invalid", HEADERS, 10.0)
     assert [request.headers["Host"] for request in proxy.seen] == ["app.invalid"]
+
+
+@pytest.mark.parametrize("status", [403, 407, 502])
+async def test_probe_proxy_rejects_the_tunnel_error_has_no_password(monkeypatch: pytest.MonkeyPatch, status: int):
+    """The error ends in the events of a tenant's pod."""
+    logins = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        logins.extend(line for line in head.splitlines() if line.lower().startswith(b"proxy-authorization: "))
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for name in ("https_proxy", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://alice:canary@127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "")
+        with pytest.raises(OutcomeUnknown, match=str(status)) as error:
+            await probe("https://app.invalid", HEADERS, 1.0)
+    assert "canary" not in str(error.value)
+    assert logins[0].split()[-1] == base64.b64encode(b"alice:canary")

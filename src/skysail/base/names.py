@@ -556,6 +556,10 @@ class EventReason(DocumentedName):
         "InvalidAnnotation",
         "An annotation of the pod has an unusable value; the message names annotation, value and default.",
     )
+    RESTART_POLICY_ALWAYS = (
+        "RestartPolicyAlways",
+        "A pod at a cloud looks like a single run, and its restartPolicy Always makes each exit a new paid launch.",
+    )
     PULL_SECRETS_IGNORED = (
         "PullSecretsIgnored",
         "Pull secrets of a pod at a cloud are missing, malformed or ambiguous; the message says which.",

@@ -82,6 +82,7 @@ class ClaimSpecs:
             may_leave=may_leave,
             max_usd_per_hour=_cap(requirements, limits, size),
             max_cost_usd=requirements.max_cost_usd,
+            max_cost_uid=requirements.max_cost_uid,
             max_lifetime_seconds=max(1, int(min(lifetime, terms.max_lifetime))),
             image=requirements.image[:_MAX_IMAGE_LENGTH],
             uses_secrets=requirements.uses_secrets,

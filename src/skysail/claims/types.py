@@ -150,6 +150,14 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     max_cost_usd: Annotated[
         fields.Usd | None, Meta(description="Cap on the cost of all launches for this object in US dollars.")
     ] = None
+    max_cost_uid: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description="UID of the object whose launches share maxCostUsd, such as a TrainingJob with all of its"
+            " attempts. Empty: the Job of the pod, or the owner.",
+        ),
+    ] = field(name="maxCostUID", default="")
     max_lifetime_seconds: Annotated[
         fields.Seconds | None, Meta(description="Requested maximum lifetime in seconds. Absent: the cloud's maximum.")
     ] = None

@@ -206,6 +206,8 @@ class Kubelet:
         if self._node_info.is_virtual:
             for warning in cloud_requirements.warnings(pod):
                 self.record_event(pod, EventReason.INVALID_ANNOTATION, warning)
+            if again := cloud_requirements.restart_warning(pod):
+                self.record_event(pod, EventReason.RESTART_POLICY_ALWAYS, again)
         for run in pod_state.active_runs():
             self._executor.adopt(pod_state, pod, run)
 

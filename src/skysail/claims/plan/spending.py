@@ -182,15 +182,20 @@ def _lifetime(snapshot: Snapshot) -> float:
 
 
 def _request(claim: CloudInstance, usd_per_hour: float | None, lifetime: float) -> ReserveRequest:
-    for_ = claim.spec.owner
     return ReserveRequest(
         claim=claim.metadata.name,
         usd_per_hour=usd_per_hour,
         lifetime=lifetime,
         paid=sum(earlier.usd for earlier in claim.status.earlier_instances),
-        object=for_.job_uid or for_.uid,
+        object=_capped_object(claim),
         max_cost_usd=claim.spec.max_cost_usd,
     )
+
+
+def _capped_object(claim: CloudInstance) -> str:
+    """Return the UID of the object whose launches share the cap of the claim."""
+    owner = claim.spec.owner
+    return claim.spec.max_cost_uid or owner.job_uid or owner.uid
 
 
 def _limited(limited_by: str, lifetime: float) -> tuple[Event, ...]:
@@ -210,7 +215,7 @@ def _cover(snapshot: Snapshot, plan: Plan, status: CloudInstanceStatus) -> Plan:
     reservation = _reservation(snapshot)
     if reservation is None:
         at = status.reserve_time or timestamp(snapshot.now)
-        object_ = claim.spec.owner.job_uid or claim.spec.owner.uid if claim.spec.max_cost_usd is not None else ""
+        object_ = _capped_object(claim) if claim.spec.max_cost_usd is not None else ""
         adopted = Reservation(claim=claim.metadata.name, usd=_worst_case(claim, status), at=at, object=object_)
         return _when_written(snapshot, plan, *_write(account, budget.adopt(account.status, adopted)))
     if _worst_case(claim, status, slack=1.0) > reservation.usd:

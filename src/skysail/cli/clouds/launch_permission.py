@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from skysail.base.names import Reason
+from skysail.base.names import Annotation, Reason
 from skysail.claims.limits import budget, policy_check
 from skysail.claims.limits.budget import NotReserved, Reserved, ReserveRequest
 from skysail.claims.limits.policy_check import PolicyDecision, PolicyQuery
@@ -17,7 +17,7 @@ from skysail.claims.requirements.types import OffloadRequest
 from skysail.cli.clouds import plan_report
 from skysail.cli.clouds.plan_facts import ClusterFacts
 from skysail.cli.clouds.plan_report import WorkloadPlan
-from skysail.cli.clouds.workloads import Workload
+from skysail.cli.clouds.workload_kinds import Workload
 from skysail.cloud.account import Timings
 from skysail.cloud.offers import Offer
 from skysail.kinds.offload.objects import Pod, refers_to_secrets
@@ -59,7 +59,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
         base = replace(
             base,
             lifetime_seconds=lifetime,
-            worst_case_usd=round(price * lifetime / _HOUR * launch.workload.pods, 6),
+            worst_case_usd=_within_cap(price * lifetime / _HOUR * launch.workload.pods, launch),
             notes=(*base.notes, *_cost_notes(launch, lifetime)),
         )
         if not decision.allowed:
@@ -88,7 +88,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
         permitted = replace(
             base,
             lifetime_seconds=lifetime,
-            worst_case_usd=round(usd / max(wanted, 1) * launch.workload.pods, 6),
+            worst_case_usd=_within_cap(usd / max(wanted, 1) * launch.workload.pods, launch),
             notes=(*base.notes, note) if limited_by else base.notes,
         )
         return permitted, account
@@ -144,6 +144,12 @@ def _worst_case(made: Reserved, usd_per_hour: float) -> float:
     return min(made.reservation.usd, round(usd_per_hour * made.lifetime / _HOUR, 6))
 
 
+def _within_cap(usd: float, launch: Launch) -> float:
+    """Return the cost of all pods, which share the cap of their object."""
+    cap = launch.request.max_cost_usd
+    return round(usd if cap is None else min(usd, cap), 6)
+
+
 def _image(pod: Pod, request: OffloadRequest) -> str:
     override = request.overrides.image if request.overrides else None
     return override or str(next((container.get("image") for container in pod.containers), "") or "")
@@ -152,7 +158,9 @@ def _image(pod: Pod, request: OffloadRequest) -> str:
 def _cost_notes(launch: Launch, lifetime: float) -> list[str]:
     workload, usd = launch.workload, launch.usd_per_hour * lifetime / _HOUR
     notes = []
-    if workload.is_endless:
+    if launch.request.max_cost_usd is not None:
+        notes.append(f"All launches together cost at most {launch.request.max_cost_usd:g} USD ({Annotation.MAX_COST}).")
+    elif workload.is_endless:
         notes.append(f"Each pod is replaced when it ends, and costs up to {usd:.2f} USD more each time.")
     elif workload.retries:
         notes.append(f"Each of up to {workload.retries} retries costs up to {usd:.2f} USD more.")

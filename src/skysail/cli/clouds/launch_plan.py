@@ -22,7 +22,7 @@ from skysail.cli.clouds.cloud_objects import CloudNode
 from skysail.cli.clouds.launch_permission import Launch, PermissionCheck
 from skysail.cli.clouds.plan_facts import ClusterFacts, cloud_settings
 from skysail.cli.clouds.plan_report import CLUSTER, OfferLine, PlanReport, WorkloadPlan
-from skysail.cli.clouds.workloads import Workload
+from skysail.cli.clouds.workload_kinds import Workload
 from skysail.cloud.gang_limits import GangLimits
 from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.cloud.offers import Offer, OfferList
@@ -92,7 +92,7 @@ class _Planner:
             rule=rule.value if rule else "",
             pods=workload.pods,
             parallel=workload.parallel,
-            notes=tuple(_warnings(facts.request)),
+            notes=(*_warnings(facts.request), *workload.notes),
         )
         if workload.namespace in self._config.excluded_namespaces or rule is None:
             return base

@@ -168,9 +168,11 @@ def test_launch_without_money_left_waits():
     assert "wait until 2026-12-01T00:00:00Z, or raise spec.budget.amount" in message
 
 
-@pytest.mark.parametrize(("job", "object_"), [("job-1", "job-1"), ("", UID)])
-def test_launch_with_a_cap_counts_all_launches_of_the_object(job, object_):
-    capped = wanted(spec={"max_cost_usd": 1.5, "job_uid": job})
+@pytest.mark.parametrize(
+    ("job", "capped_uid", "object_"), [("job-1", "", "job-1"), ("", "", UID), ("attempt-2", "tj", "tj")]
+)
+def test_launch_with_a_cap_counts_all_launches_of_the_object(job, capped_uid, object_):
+    capped = wanted(spec={"max_cost_usd": 1.5, "max_cost_uid": capped_uid, "job_uid": job})
     reserve, launch = plan(snapshot(capped, spending=facts(held(1.0, "other", object=object_)))).actions
     assert written(reserve).reservations[-1] == held(0.5, at="2026-11-15T12:00:00Z", object=object_)
     assert launch.launch_spec.max_lifetime == 1800.0

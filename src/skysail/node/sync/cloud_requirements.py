@@ -104,6 +104,18 @@ def restart_warning(pod: Pod) -> str:
     )
 
 
+def lost_retry(pod: Pod) -> str:
+    """Return a sentence if the Job of a pod that ends without capacity may count that as a failure, or nothing."""
+    if _job(pod) is None:
+        return ""
+    if pod.spec.restart_policy != "Never":
+        return (
+            "The Job loses one retry: only a Job with restartPolicy Never can have a podFailurePolicy that ignores "
+            "DisruptionTarget."
+        )
+    return "The Job loses one retry, unless its podFailurePolicy ignores DisruptionTarget."
+
+
 def _ignored(request: OffloadRequest) -> Iterator[str]:
     if request.not_honoured:
         yield f"metadata.annotations[{_listed(request.not_honoured)}]: not honoured yet."

@@ -71,6 +71,7 @@ class ClaimSpecs:
             owner=request.owner,
             launch=request.launch,
             members=size,
+            instances=request.size,
             member_pods=request.member_pods,
             ends_together=request.ends_together,
             gpu=Gpu(requirements.gpus.type or ANY_GPU, requirements.gpus.count) if requirements.gpus else None,

@@ -67,7 +67,7 @@ def test_the_claim_is_written_when_all_ranks_have_come():
         await gang.come(0)
         assert list(gang.stored) == [f"{GANG}-0"]
         made = gang.claims.get(Key("", f"{GANG}-0"))
-        assert (made.spec.members, made.spec.member_pods) == (2, MEMBERS)
+        assert (made.spec.members, made.spec.instances, made.spec.member_pods) == (2, 2, MEMBERS)
         assert (made.spec.owner.kind, made.spec.owner.api_version) == ("Job", "batch/v1")
         launch_spec = gang.launch_specs.get(f"{GANG}-0")
         assert [member.pod.uid for member in launch_spec.members] == ["uid-0", "uid-1"]

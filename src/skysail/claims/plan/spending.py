@@ -168,6 +168,7 @@ def _query(snapshot: Snapshot, others: int) -> PolicyQuery:
         usd_per_gpu_hour=candidate.usd_per_hour / machines if candidate else None,
         uses_secrets=spec.uses_secrets,
         instances=others,
+        size=spec.instances,
         is_automatic=spec.is_automatic,
         account_objects=spec.account_objects,
         is_final=True,
@@ -189,6 +190,7 @@ def _request(claim: CloudInstance, usd_per_hour: float | None, lifetime: float) 
         paid=sum(earlier.usd for earlier in claim.status.earlier_instances),
         object=_capped_object(claim),
         max_cost_usd=claim.spec.max_cost_usd,
+        instances=claim.spec.instances,
     )
 
 
@@ -216,7 +218,13 @@ def _cover(snapshot: Snapshot, plan: Plan, status: CloudInstanceStatus) -> Plan:
     if reservation is None:
         at = status.reserve_time or timestamp(snapshot.now)
         object_ = _capped_object(claim) if claim.spec.max_cost_usd is not None else ""
-        adopted = Reservation(claim=claim.metadata.name, usd=_worst_case(claim, status), at=at, object=object_)
+        adopted = Reservation(
+            claim=claim.metadata.name,
+            usd=_worst_case(claim, status),
+            at=at,
+            object=object_,
+            instances=claim.spec.instances,
+        )
         return _when_written(snapshot, plan, *_write(account, budget.adopt(account.status, adopted)))
     if _worst_case(claim, status, slack=1.0) > reservation.usd:
         return _raise(snapshot, plan, account, status)
@@ -334,8 +342,7 @@ def _reservation(snapshot: Snapshot) -> Reservation | None:
 
 def _other_reservations(account: SpendAccount | None, claim: CloudInstance) -> int:
     """Count instances by reservations: two launches cannot both take the last place, as writes of them exclude."""
-    rows = account.status.reservations if account else ()
-    return sum(1 for reservation in rows if reservation.claim != claim.metadata.name)
+    return budget.instances(account.status, without=claim.metadata.name) if account else 0
 
 
 def _candidate(claim: CloudInstance) -> Candidate | None:

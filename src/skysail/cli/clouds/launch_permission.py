@@ -54,7 +54,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, base: WorkloadPlan, launch: Launch) -> tuple[WorkloadPlan, SpendAccountStatus | None]:
         """Return the plan with its verdict, and the account with the reservations of the pods that can start."""
         account = self.account
-        decision = self._policy(launch, instances=len(account.reservations) if account else 0)
+        decision = self._policy(launch, instances=budget.instances(account) if account else 0)
         lifetime, price = _lifetime(launch, decision), launch.usd_per_hour
         base = replace(
             base,
@@ -76,7 +76,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
         wanted = min(launch.workload.parallel, _MAX_CHECKED_PODS)
         lifetime, usd, limited_by = base.lifetime_seconds or 0.0, 0.0, ""
         for number in range(wanted):
-            decision = self._policy(launch, instances=len(account.reservations))
+            decision = self._policy(launch, instances=budget.instances(account))
             if not decision.allowed:
                 return _partly(base, number, decision.reason, decision.message), account
             made = budget.reserve(account, _request(base, launch, number, decision), decision.budgets, self.now)
@@ -109,6 +109,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
                 usd_per_gpu_hour=offer.usd_per_hour,
                 uses_secrets=refers_to_secrets(pod),
                 instances=instances,
+                size=launch.request.replicas,
                 is_automatic=launch.place.rule is Rule.AUTOMATIC,
                 account_objects=account_objects.named(launch.place.provider, launch.request.options),
                 is_final=True,
@@ -136,6 +137,7 @@ def _request(base: WorkloadPlan, launch: Launch, number: int, decision: PolicyDe
         lifetime=base.lifetime_seconds or 0.0,
         object=object_,
         max_cost_usd=launch.request.max_cost_usd,
+        instances=launch.request.replicas,
         finish=decision.finish,
     )
 

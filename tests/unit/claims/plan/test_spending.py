@@ -114,6 +114,25 @@ def test_launch_beyond_the_instance_limit_waits():
     assert waits(made)[0] == Reason.INSTANCE_LIMIT_REACHED
 
 
+def test_launch_of_a_gang_counts_all_of_its_instances():
+    gang = wanted(spec={"members": 3, "instances": 3})
+    allowed = policy(max_instances=4)
+    reserve, _ = plan(snapshot(gang, spending=facts(held(1.0, "other"), policies=(allowed,)))).actions
+    assert [row.instances for row in written(reserve).reservations] == [1, 3]
+    full = facts(held(1.0, "other", instances=2), policies=(allowed,))
+    assert waits(plan(snapshot(gang, spending=full)))[0] == Reason.INSTANCE_LIMIT_REACHED
+    too_small = facts(policies=(policy(max_instances=2),))
+    assert waits(plan(snapshot(gang, spending=too_small)))[0] == Reason.POLICY_DENIED
+
+
+def test_gang_that_runs_without_reservation_gets_one_for_all_of_its_instances():
+    of = running()
+    of = msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, members=3, instances=3))
+    again, _ = observed(of, spending=facts())
+    (adopt,) = again.actions
+    assert [row.instances for row in written(adopt).reservations] == [3]
+
+
 def test_launch_without_account_creates_it_first():
     made = plan(snapshot(wanted(), spending=facts(account=None)))
     (action,) = made.actions

@@ -225,9 +225,16 @@ def _policy(cloud: Cloud, seen: Observation, request: OffloadRequest, rule: Rule
             image=_image(seen.pod, request),
             uses_secrets=refers_to_secrets(seen.pod),
             is_automatic=rule is Rule.AUTOMATIC,
+            size=_size(seen, request),
             account_objects=account_objects.named(cloud.settings.provider, request.options),
         ),
     )
+
+
+def _size(seen: Observation, request: OffloadRequest) -> int:
+    """Return the number of instances of the launch: the ranks of the gang, or the replicas behind the pod."""
+    ref = seen.gang or gangs.gang_ref(seen.pod, seen.owners or ())
+    return ref.size if ref is not None else request.replicas
 
 
 def _image(pod: Pod, request: OffloadRequest) -> str:

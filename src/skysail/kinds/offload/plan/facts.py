@@ -39,6 +39,12 @@ from skysail.kinds.offload.plan.placement import (
     rule_of,
 )
 
+# Owners that ask for a cloud and are read live, so that no change of them enqueues their pods.
+_UNWATCHED_KINDS = {
+    "CronJob", "TrainingJob", "ModalJob", "JobSet", "TrainJob", "Trial", "InferenceService",
+    "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob",
+}  # fmt: skip
+
 
 class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     """A cloud node and its provider. `object` is None if the node is unknown, `offers` while they are unknown.
@@ -112,6 +118,7 @@ def pod_facts(seen: Observation) -> PlacementFacts:
         inherited={name: merged[name] for name in merged if name not in pod.annotations and name not in pod.labels},
         is_owner_known=seen.owners is not None,
         is_excluded=any(owner.kind in seen.excluded_kinds for owner in owners),
+        may_be_asked_later=any(owner.kind in _UNWATCHED_KINDS for owner in owners),
         is_settled=bool(pod.node) or pod.is_finished or pod.metadata.is_deleting,
         is_ask_invalid=bool(merged.get(Annotation.OFFLOAD)) and not request.provider,
         requests_gpu=requests_resource(pod.containers, GPU_RESOURCE),

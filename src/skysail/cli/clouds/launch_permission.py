@@ -41,7 +41,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usd_per_hour(self) -> float:
-        return self.offers[0].total(self.gpu_count) * self.request.replicas
+        return self.offers[0].total(self.gpu_count) * self.request.replicas * self.workload.containers
 
 
 class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of one object. `owners`: nearest first. `pods`: number in total. `parallel`: number at the same time.
 
     `retries`: further pods that failures may cost. `is_endless`: pods are replaced for as long as the object exists.
-    `notes`: sentences about what the forecast does not know.
+    `containers`: containers of an App that one pod stands for. `notes`: sentences on what the forecast does not know.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int = 1
     retries: int = 0
     is_endless: bool = False
+    containers: int = 1
     notes: tuple[str, ...] = ()
 
     @property
@@ -167,8 +168,7 @@ def _app(manifest: Manifest, object_: ModalEndpoint | ModalFunction, found: Desi
         kind=manifest["kind"],
         pod=_pod(template, object_.metadata.name, object_.metadata.namespace),
         owners=(_owner(manifest["kind"], manifest),),
-        pods=app.max_containers,
-        parallel=app.max_containers,
+        containers=app.max_containers,
         is_endless=True,
         notes=(note,),
     )

@@ -50,7 +50,7 @@ def forecast(content, **spec):
 
 
 @pytest.mark.parametrize(
-    ("sample", "kind", "name", "parallel"),
+    ("sample", "kind", "name", "containers"),
     [
         ("modal_v1alpha1_modaljob.yaml", "ModalJob", "training-job", 1),
         ("modal_v1alpha1_modalendpoint.yaml", "ModalEndpoint", "inference-api", 10),
@@ -59,14 +59,21 @@ def forecast(content, **spec):
         ("v1_pod_modal-container.yaml", "Pod", "modal-container", 1),
     ],
 )
-def test_sample_that_goes_to_modal_is_planned_with_its_price(sample, kind, name, parallel):
+def test_sample_that_goes_to_modal_is_planned_with_its_price(sample, kind, name, containers):
     content = workloads.parse((SAMPLES / sample).read_text(), sample, "team")
     result = forecast(content)
     (plan,) = result.workloads
-    assert (plan.kind, plan.name, plan.parallel, plan.verdict, plan.message) == (kind, name, parallel, "allowed", "")
+    assert (plan.kind, plan.name, plan.verdict, plan.message) == (kind, name, "allowed", "")
     assert (plan.place, content.skipped) == ("modal", ())
-    assert plan.usd_per_hour
+    assert plan.usd_per_hour == pytest.approx(containers * plan.candidates[0].usd_per_hour)
     assert plan.worst_case_usd
+
+
+def test_each_app_counts_as_one_instance():
+    samples = ("modal_v1alpha1_modalendpoint.yaml", "modal_v1alpha1_modalfunction.yaml")
+    text = "---\n".join((SAMPLES / sample).read_text() for sample in samples)
+    result = forecast(workloads.parse(text, "f.yaml", "team"), maxInstances=2)
+    assert (len(result.workloads), result.verdict) == (2, "allowed")
 
 
 @pytest.mark.parametrize("kind", BY_REPLICA)

@@ -505,7 +505,10 @@ class EventReason(DocumentedName):
     JOB_STARTED = "JobStarted", "A ModalJob runs."
     JOB_SUCCEEDED = "JobSucceeded", "A ModalJob succeeded."
     JOB_FAILED = "JobFailed", "A ModalJob failed; the message says why."
-    LIFETIME_LIMITED = "LifetimeLimited", "A budget or cap ends an instance before its maximum lifetime."
+    LIFETIME_LIMITED = (
+        "LifetimeLimited",
+        "An instance ends earlier than its pod asks for, because of the cloud, a policy, a budget or a cap.",
+    )
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "A gang was not offloaded; the message says what to change."
     OFFLOADED = "Offloaded", "The pod was bound to the node of a cloud; the message gives the price."
     OFFLOAD_REFUSED = "OffloadRefused", "The pod may not go to a cloud; the message says why."

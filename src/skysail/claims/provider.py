@@ -347,6 +347,23 @@ class ClaimProvider:
         )
         if claim is None:
             await self._write(name, spec)
+            self._report_lifetime(spec, members)
+
+    def _report_lifetime(self, spec: CloudInstanceSpec, members: tuple[GangMember, ...]) -> None:
+        """Record an event on each pod that asks for more time than its instance gets."""
+        lifetime = spec.max_lifetime_seconds or self._account.terms.max_lifetime
+        is_cloud = lifetime >= int(self._account.terms.max_lifetime)
+        limit = (
+            f"{self.name} allows no more" if is_cloud else "an OffloadPolicy (spec.maxDurationSeconds) allows no more"
+        )
+        for member in members:
+            seconds = member.requirements.seconds
+            if seconds is not None and seconds > lifetime:
+                note = (
+                    f"The instance ends after {lifetime:.0f} seconds, and the pod asks for {seconds:.0f}: {limit}. "
+                    "Save checkpoints, or split the work."
+                )
+                self.record(member.run, EventReason.LIFETIME_LIMITED, note)
 
     async def _write(self, name: str, spec: CloudInstanceSpec) -> None:
         try:

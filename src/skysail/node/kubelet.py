@@ -67,7 +67,11 @@ POLICY_RULES = (
 )
 
 # Events of a provider that users should see.
-_WARNINGS = {EventReason.PYTHON_VERSION_MISMATCH, EventReason.IMAGE_VERSION_MISMATCH}
+_WARNINGS = {
+    EventReason.LIFETIME_LIMITED,
+    EventReason.PYTHON_VERSION_MISMATCH,
+    EventReason.IMAGE_VERSION_MISMATCH,
+}
 log = logging.getLogger(__name__)
 
 

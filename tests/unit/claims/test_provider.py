@@ -652,6 +652,30 @@ def test_start_claim_has_the_lowest_cap_of_the_pod_and_its_owners(own, cap, expe
     run_virtual(test)
 
 
+@pytest.mark.parametrize(
+    ("asked", "policy", "note"),
+    [
+        (60.0, None, ""),
+        (None, 60.0, ""),
+        (86400.0, None, ""),
+        (90000.0, None, "ends after 86400 seconds, and the pod asks for 90000: cloud allows no more. Save checkpoints"),
+        (7200.0, 3600.0, "ends after 3600 seconds, and the pod asks for 7200: an OffloadPolicy"),
+    ],
+)
+def test_start_pod_that_asks_for_more_time_than_it_gets_has_an_event(asked, policy, note):
+    async def test() -> None:
+        quay, events = Quay(), []
+        quay.provider.requirements = lambda _: CloudRequirements(seconds=asked)
+        quay.provider.specs.limits = lambda _: OfferLimits(max_lifetime=policy)
+        quay.provider.record = lambda run, reason, text: events.append((run, reason, text))
+        await quay.start()
+        await quay.start()
+        assert [(run, reason) for run, reason, _ in events] == [(RUN, EventReason.LIFETIME_LIMITED)] * bool(note)
+        assert all(note in text for _, _, text in events)
+
+    run_virtual(test)
+
+
 def test_start_owners_unknown_writes_no_claim():
     async def test() -> None:
         quay = Quay()

@@ -18,7 +18,6 @@ from skysail.cli.clouds import plan_report
 from skysail.cli.clouds.plan_facts import ClusterFacts
 from skysail.cli.clouds.plan_report import WorkloadPlan
 from skysail.cli.clouds.workload_kinds import Workload
-from skysail.cloud.account import Timings
 from skysail.cloud.offers import Offer
 from skysail.kinds.offload.objects import Pod, refers_to_secrets
 from skysail.kinds.offload.plan.placement import Place, Rule
@@ -28,12 +27,16 @@ _HOUR = 3600.0
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that would be launched at a provider, with the offers that fit it, best first."""
+    """A pod that would be launched at a provider, with the offers that fit it, best first.
+
+    `max_lifetime`: seconds that the cloud allows.
+    """
 
     workload: Workload
     request: OffloadRequest
     place: Place
     offers: tuple[Offer, ...]
+    max_lifetime: float
 
     @property
     def gpu_count(self) -> int:
@@ -125,7 +128,7 @@ def _partly(base: WorkloadPlan, number: int, reason: str, message: str) -> Workl
 def _lifetime(launch: Launch, decision: PolicyDecision) -> float:
     """Return the lifetime that a claim would request, in seconds."""
     own = launch.workload.pod.spec.get("activeDeadlineSeconds")
-    limits = (launch.request.max_lifetime, float(own) if own else None, decision.max_lifetime, Timings().max_lifetime)
+    limits = (launch.request.max_lifetime, float(own) if own else None, decision.max_lifetime, launch.max_lifetime)
     return min(limit for limit in limits if limit is not None)
 
 

@@ -69,6 +69,14 @@ def test_sample_that_goes_to_modal_is_planned_with_its_price(sample, kind, name,
     assert plan.worst_case_usd
 
 
+@pytest.mark.parametrize(("provider", "days"), [("modal", 1), ("runpod", 30)])
+def test_pod_without_a_deadline_is_planned_for_as_long_as_the_cloud_allows(provider, days):
+    manifest = {"kind": "Pod", "metadata": {"name": "p", "annotations": {"skysail.dev/offload": provider}}, **POD}
+    (plan,) = forecast(parse(manifest)).workloads
+    assert plan.lifetime_seconds == days * 86400
+    assert plan.worst_case_usd == pytest.approx(plan.usd_per_hour * 24 * days)
+
+
 def test_each_app_counts_as_one_instance():
     samples = ("modal_v1alpha1_modalendpoint.yaml", "modal_v1alpha1_modalfunction.yaml")
     text = "---\n".join((SAMPLES / sample).read_text() for sample in samples)

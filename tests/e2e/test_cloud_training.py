@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -189,8 +190,10 @@ def until_job(node: Cluster, namespace: str, name: str, phase: str) -> Manifest:
 def test_a_training_job_bursts_reports_and_resumes_from_a_volume_of_the_cloud(node, namespace):
     nonce = secrets.token_hex(8)
     script = TRAIN.format(nonce=nonce)
-    apply(node, namespace, training_job("burst", script, gpuPerWorker=1, checkpointDir="/checkpoints"))
-    status = until_job(node, namespace, "burst", "Succeeded")["status"]
+    capped = {"skysail.dev/max-cost-usd": "1"}
+    apply(node, namespace, training_job("burst", script, capped, gpuPerWorker=1, checkpointDir="/checkpoints"))
+    job = until_job(node, namespace, "burst", "Succeeded")
+    status = job["status"]
     first, second = status["attempts"]
     # The cheapest GPU is at RunPod.
     assert (first["provider"], second["provider"], first["failure"]["exitCode"]) == ("runpod", "runpod", 3)
@@ -200,6 +203,17 @@ def test_a_training_job_bursts_reports_and_resumes_from_a_volume_of_the_cloud(no
     assert (status["cloud"]["provider"], status["cloud"]["node"]) == ("runpod", NODES["runpod"])
     assert status["cloud"]["usdTotal"] > 0
     assert ok(node, "logs", "-l", "job-name=burst-worker-1", "-n", namespace).split() == ["resumed", "1", nonce]
+
+    # Both attempts are paid for by the same cap.
+    def is_shared() -> bool:
+        account = json.loads(ok(node, "get", "spendaccount", namespace, "-o", "json"))["status"]
+        cost = get(node, namespace, "trainingjob", "burst")["status"]["cloud"]["usdTotal"]
+        one_sum = [{"uid": job["metadata"]["uid"], "usd": pytest.approx(cost, abs=1e-5)}]
+        return not account["reservations"] and one_sum == [
+            {name: row[name] for name in ("uid", "usd")} for row in account["objects"]
+        ]
+
+    node.until(is_shared, "one sum for both attempts")
 
 
 def test_a_training_job_of_two_workers_is_offloaded_whole(node, namespace):

@@ -134,6 +134,11 @@ def test_container_mode_pod_as_written_prints_its_line(node, namespace, clouds):
     )
     shown = get(node, namespace, "pod", "modal-container")
     assert shown["spec"]["nodeName"] == NODES["modal"]
+    # As a Pod without restartPolicy it runs, and is paid for, again and again.
+    node.until(
+        lambda: "RestartPolicyAlways" in {row["reason"] for row in get(node, namespace, "events")["items"]},
+        "the event about its restarts",
+    )
     assert launches(rows(node, clouds, "modal"), shown) >= 1
 
 

@@ -6,9 +6,10 @@ import asyncio
 import random
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -20,6 +21,7 @@ from skysail.base.settings import NodeSettings, Settings
 from skysail.claims.gangs import GangRef
 from skysail.claims.manager import ClaimManager
 from skysail.claims.requirements.cloud_requirements import CloudRequirements
+from skysail.claims.requirements.cost_cap import CostCap
 from skysail.cloud.images import ImageReader
 from skysail.kube import certificates
 from skysail.kube.certificates import KeyPair
@@ -62,6 +64,18 @@ class NodeDependencies(msgspec.Struct, frozen=True, kw_only=True):
     default_gpu_types: Mapping[str, str]
 
 
+class PodOwners(Protocol):
+    """Facts about a pod that depend on its owners. Both raise `OutcomeUnknown` if the owners cannot be read."""
+
+    async def find_gang(self, pod: Pod) -> GangRef | None:
+        """Return the gang of the pod, or None if it has none."""
+        ...
+
+    async def find_cost_cap(self, pod: Pod) -> CostCap:
+        """Return the cap on the cost of the pod that its owners set."""
+        ...
+
+
 class CloudNode:
     """One virtual node. The leader serves it; other replicas renew its Lease while the node has no server."""
 
@@ -71,7 +85,7 @@ class CloudNode:
         settings: NodeSettings,
         manager: ClaimManager,
         deps: NodeDependencies,
-        find_gang: Callable[[Pod], Awaitable[GangRef | None]],
+        owners: PodOwners,
     ) -> None:
         self.name = name
         provider = manager.provider(settings.provider)
@@ -86,7 +100,8 @@ class CloudNode:
         self._default_gpu_type = deps.default_gpu_types.get(settings.provider, "")
         provider.requirements = self._requirements
         provider.gang = self._gang
-        self._find_gang = find_gang
+        provider.cost_cap = self._cost_cap
+        self._owners = owners
         provider.read_image = deps.images.read
         provider.has_shell = deps.images.has_shell
         provider.has_mirror = deps.images.has_mirror
@@ -126,7 +141,11 @@ class CloudNode:
 
     async def _gang(self, uid: str) -> GangRef | None:
         pod = self.kubelet.cached_pod(uid)
-        return None if pod is None else await self._find_gang(pod)
+        return None if pod is None else await self._owners.find_gang(pod)
+
+    async def _cost_cap(self, uid: str) -> CostCap:
+        pod = self.kubelet.cached_pod(uid)
+        return CostCap() if pod is None else await self._owners.find_cost_cap(pod)
 
     async def stand_by(self) -> None:
         """Renew the node's Lease until cancelled, if no process serves the node."""

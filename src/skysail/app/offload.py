@@ -11,6 +11,7 @@ from skysail.base.settings import Settings
 from skysail.claims.dependencies import ClaimDependencies
 from skysail.claims.gangs import GangRef
 from skysail.claims.manager import ClaimManager
+from skysail.claims.requirements.cost_cap import CostCap
 from skysail.claims.types import CloudInstance
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features
@@ -55,10 +56,11 @@ class OffloadModule:
 
     async def find_gang(self, pod: pod_types.Pod) -> GangRef | None:
         """Return the gang of a pod at a cloud node, or None if it has none."""
-        if not pod.metadata.controller:
-            return None
-        found = Pod(pod.metadata, spec={"subdomain": pod.spec.subdomain})
-        return await self.observer.gang(found)
+        return await self.observer.gang(_as_placed(pod))
+
+    async def find_cost_cap(self, pod: pod_types.Pod) -> CostCap:
+        """Return the cap on the cost of a pod at a cloud node that its owners set."""
+        return await self.observer.cost_cap(_as_placed(pod))
 
     @property
     def new_caches(self) -> tuple[Cache[Any], ...]:
@@ -69,6 +71,11 @@ class OffloadModule:
     def needed_caches(self) -> tuple[Cache[Any], ...]:
         """Return the caches that must be full before the first placement."""
         return (*self.new_caches, self.caches.policies, self.caches.namespaces)
+
+
+def _as_placed(pod: pod_types.Pod) -> Pod:
+    """Return the fields of a node's pod that its owners and its gang depend on."""
+    return Pod(pod.metadata, spec={"subdomain": pod.spec.subdomain})
 
 
 class ManagerClouds:

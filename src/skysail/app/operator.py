@@ -381,7 +381,7 @@ class Operator:
             default_gpu_types={MODAL: self._settings.modal_default_gpu_type},
         )
         nodes = [
-            CloudNode(name, node_settings, self._claim_manager, deps, self._offload_module.find_gang)
+            CloudNode(name, node_settings, self._claim_manager, deps, self._offload_module)
             for name, node_settings in self._settings.nodes.items()
             if node_settings.provider in accounts
         ]

@@ -505,7 +505,10 @@ class EventReason(DocumentedName):
     JOB_STARTED = "JobStarted", "A ModalJob runs."
     JOB_SUCCEEDED = "JobSucceeded", "A ModalJob succeeded."
     JOB_FAILED = "JobFailed", "A ModalJob failed; the message says why."
-    LIFETIME_LIMITED = "LifetimeLimited", "A budget or cap ends an instance before its maximum lifetime."
+    LIFETIME_LIMITED = (
+        "LifetimeLimited",
+        "An instance ends earlier than its pod asks for, because of the cloud, a policy, a budget or a cap.",
+    )
     GANG_NOT_OFFLOADED = "GangNotOffloaded", "A gang was not offloaded; the message says what to change."
     OFFLOADED = "Offloaded", "The pod was bound to the node of a cloud; the message gives the price."
     OFFLOAD_REFUSED = "OffloadRefused", "The pod may not go to a cloud; the message says why."
@@ -555,6 +558,10 @@ class EventReason(DocumentedName):
     INVALID_ANNOTATION = (
         "InvalidAnnotation",
         "An annotation of the pod has an unusable value; the message names annotation, value and default.",
+    )
+    RESTART_POLICY_ALWAYS = (
+        "RestartPolicyAlways",
+        "A pod at a cloud looks like a single run, and its restartPolicy Always makes each exit a new paid launch.",
     )
     PULL_SECRETS_IGNORED = (
         "PullSecretsIgnored",

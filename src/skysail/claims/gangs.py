@@ -135,17 +135,33 @@ def shared_requirements(members: tuple[GangMember, ...]) -> CloudRequirements:
                 f"Rank {rank} asks for another image or other GPUs than rank 0, but a cloud launches a gang of equal "
                 "machines: use one image and one GPU type and count for all ranks.",
             )
+        if _place(other) != _place(first):
+            raise Rejected(
+                Reason.GANG_MEMBERS_DIFFER,
+                f"Rank {rank} asks for another machine size, region, tier, CUDA version or setting of the cloud than "
+                "rank 0, but a cloud launches a gang of equal machines: use the same annotations, CPU and memory for "
+                "all ranks.",
+            )
     every = [member.requirements for member in members]
     seconds = [each.seconds for each in every if each.seconds is not None]
     caps = [each.max_cost_usd for each in every if each.max_cost_usd is not None]
+    prices = [each.max_usd_per_hour for each in every if each.max_usd_per_hour is not None]
     return msgspec.structs.replace(
         first,
         seconds=min(seconds, default=None),
         grace=max(each.grace for each in every),
         work="",
         replicas=1,
+        max_usd_per_hour=min(prices, default=None),
         max_cost_usd=min(caps, default=None),
+        max_cost_uid=next((each.max_cost_uid for each in every if each.max_cost_uid), ""),
         uses_secrets=any(each.uses_secrets for each in every),
         is_automatic=any(each.is_automatic for each in every),
         may_leave=False,
     )
+
+
+def _place(requirements: CloudRequirements) -> tuple[object, ...]:
+    """Return the requirements that choose the machine of a rank, apart from its GPUs and its price."""
+    place = requirements.regions, requirements.cloud_types, requirements.cuda_versions
+    return (*place, requirements.size, requirements.options, requirements.is_cheapest)

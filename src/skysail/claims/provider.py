@@ -19,6 +19,7 @@ from skysail.claims.claim_specs import ClaimRequest, ClaimSpecs
 from skysail.claims.gangs import GangMember, GangRef, Gangs, shared_requirements
 from skysail.claims.requirements import account_objects
 from skysail.claims.requirements.cloud_requirements import CloudRequirements
+from skysail.claims.requirements.cost_cap import CostCap, with_cap
 from skysail.claims.run_state import claim_name, rank_of, runs_of, state_of
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceSpec, OwnerRef
@@ -57,13 +58,17 @@ async def _no_gang(_: str) -> GangRef | None:
     return None
 
 
+async def _no_cap(_: str) -> CostCap:
+    return CostCap()
+
+
 class ClaimProvider:
     """Provider of one cloud.
 
-    `requirements` returns the requirements of a pod by its UID, `gang` its gang, or None if it has none. `specs` builds
-    the specs of claims. `read_image` reads the config of an image, for clouds that need the command line, and
-    `has_shell` its files, for clouds that need a shell. `has_mirror` returns whether there is a mirror of an
-    image's registry. `record` records an event of a run.
+    `requirements` returns the requirements of a pod by its UID, `gang` its gang, or None if it has none, and
+    `cost_cap` the cap of its owners. `specs` builds the specs of claims. `read_image` reads the config of an image,
+    for clouds that need the command line, and `has_shell` its files, for clouds that need a shell. `has_mirror`
+    returns whether there is a mirror of an image's registry. `record` records an event of a run.
     `has_seen` returns whether the cloud lists an instance of a claim, None if that is unknown. All are called when a
     run starts. `wake` enqueues a claim by name.
     """
@@ -92,6 +97,7 @@ class ClaimProvider:
         self.specs = ClaimSpecs(account, claims)
         self.requirements: Callable[[str], CloudRequirements] = lambda _: CloudRequirements()
         self.gang: Callable[[str], Awaitable[GangRef | None]] = _no_gang
+        self.cost_cap: Callable[[str], Awaitable[CostCap]] = _no_cap
         self.read_image: ReadImage | None = None
         self.has_shell: HasShell | None = None
         self.has_mirror: Callable[[str], bool] = lambda _: False
@@ -122,7 +128,7 @@ class ClaimProvider:
         if pod is None:
             raise Gone(f"Pod {run.pod} was not prepared.")
         gang = await self.gang(run.pod)
-        requirements = _with_image(self.requirements(run.pod), container)
+        requirements = with_cap(_with_image(self.requirements(run.pod), container), await self.cost_cap(run.pod))
         container = await self._with_command(container, requirements.registry_credentials)
         await self._check_shell(run, container, requirements.registry_credentials)
         member = GangMember(run=run, member=Member(pod, container), requirements=requirements)
@@ -340,6 +346,23 @@ class ClaimProvider:
         )
         if claim is None:
             await self._write(name, spec)
+            self._report_lifetime(spec, members)
+
+    def _report_lifetime(self, spec: CloudInstanceSpec, members: tuple[GangMember, ...]) -> None:
+        """Record an event on each pod that asks for more time than its instance gets."""
+        lifetime = spec.max_lifetime_seconds or self._account.terms.max_lifetime
+        is_cloud = lifetime >= int(self._account.terms.max_lifetime)
+        limit = (
+            f"{self.name} allows no more" if is_cloud else "an OffloadPolicy (spec.maxDurationSeconds) allows no more"
+        )
+        for member in members:
+            seconds = member.requirements.seconds
+            if seconds is not None and seconds > lifetime:
+                note = (
+                    f"The instance ends after {lifetime:.0f} seconds, and the pod asks for {seconds:.0f}: {limit}. "
+                    "Save checkpoints, or split the work."
+                )
+                self.record(member.run, EventReason.LIFETIME_LIMITED, note)
 
     async def _write(self, name: str, spec: CloudInstanceSpec) -> None:
         try:

@@ -116,6 +116,14 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
         fields.Count, Meta(description="Number of the launch for this object, from 0. Each restart is a new launch.")
     ] = 0
     members: Annotated[int, Meta(ge=1, le=10000, description="Number of containers that are launched together.")] = 1
+    instances: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10000,
+            description="Instances that policies count: the members, or 1 for an App, which the cloud scales.",
+        ),
+    ] = 1
     member_pods: Annotated[
         tuple[MemberPod, ...],
         Meta(max_length=1024, description="Pods of a gang in the order of their ranks. Empty for a single pod."),
@@ -152,6 +160,14 @@ class CloudInstanceSpec(fields.ApiStruct, frozen=True, kw_only=True):
     max_cost_usd: Annotated[
         fields.Usd | None, Meta(description="Cap on the cost of all launches for this object in US dollars.")
     ] = None
+    max_cost_uid: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description="UID of the object whose launches share maxCostUsd, such as a TrainingJob with all of its"
+            " attempts. Empty: the Job of the pod, or the owner.",
+        ),
+    ] = field(name="maxCostUID", default="")
     max_lifetime_seconds: Annotated[
         fields.Seconds | None, Meta(description="Requested maximum lifetime in seconds. Absent: the cloud's maximum.")
     ] = None

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from skysail.cloud.lifetimes import DEFAULT_MAX_LIFETIME
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Container, Ended, Features, Output, Pod, PortConnection, Session
 
@@ -160,7 +161,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     visibility_delay: float = 60.0
     create_timeout: float = 21 * 60.0
     absence_threshold: int = 3
-    max_lifetime: float = 24 * 3600.0
+    max_lifetime: float = DEFAULT_MAX_LIFETIME
     forgets_ended: bool = False
 
 

@@ -29,6 +29,7 @@ from skysail.node.pod_types import Container, Pod, Volume
 from skysail.node.probes import prober
 from skysail.node.probes.handlers import ProbeHandlers
 from skysail.node.probes.pace import ProbePace
+from skysail.node.sync import cloud_requirements
 from skysail.node.sync.planner import Start, Stop
 from skysail.node.sync.snapshot import HEALTHY, ProbeState, is_forgotten
 
@@ -149,7 +150,8 @@ class StepExecutor:
             if pod is not None and state.reason == EVICTED:
                 self._event_sink.record_event(pod, EventReason.EVICTED, state.message)
             if pod is not None and state.reason == NO_CAPACITY:
-                self._event_sink.record_event(pod, Reason.NO_CAPACITY, state.message)
+                note = f"{state.message} {cloud_requirements.lost_retry(pod)}".rstrip()
+                self._event_sink.record_event(pod, Reason.NO_CAPACITY, note)
         self._changed(pod_state.uid)
 
     def _record_refusal(self, pod: Pod, old: State | None, new: State) -> None:

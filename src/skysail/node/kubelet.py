@@ -67,7 +67,11 @@ POLICY_RULES = (
 )
 
 # Events of a provider that users should see.
-_WARNINGS = {EventReason.PYTHON_VERSION_MISMATCH, EventReason.IMAGE_VERSION_MISMATCH}
+_WARNINGS = {
+    EventReason.LIFETIME_LIMITED,
+    EventReason.PYTHON_VERSION_MISMATCH,
+    EventReason.IMAGE_VERSION_MISMATCH,
+}
 log = logging.getLogger(__name__)
 
 
@@ -206,6 +210,8 @@ class Kubelet:
         if self._node_info.is_virtual:
             for warning in cloud_requirements.warnings(pod):
                 self.record_event(pod, EventReason.INVALID_ANNOTATION, warning)
+            if again := cloud_requirements.restart_warning(pod):
+                self.record_event(pod, EventReason.RESTART_POLICY_ALWAYS, again)
         for run in pod_state.active_runs():
             self._executor.adopt(pod_state, pod, run)
 

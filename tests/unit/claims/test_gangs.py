@@ -4,16 +4,16 @@ import msgspec
 import pytest
 
 from skysail.base.names import Reason
-from skysail.claims.gangs import GangRef
+from skysail.claims.gangs import GangMember, GangRef, shared_requirements
 from skysail.claims.plan.planner import plan
 from skysail.claims.requirements.cloud_requirements import CloudRequirements
 from skysail.claims.run_state import state_of
 from skysail.claims.snapshot import Observed, OwnerState
 from skysail.claims.tracking.owners import OwnerLookup
 from skysail.claims.types import Exit, MemberPod, OwnerRef, RankStatus
-from skysail.cloud.account import GpuRequest, RankState
+from skysail.cloud.account import GpuRequest, Member, RankState
 from skysail.cloud.errors import Rejected
-from skysail.cloud.provider import Container, Ended, Features, Pending, Pod, RunId, Running
+from skysail.cloud.provider import Container, Ended, Features, Pending, Pod, ResourceLimits, RunId, Running
 from skysail.kube.api.objects import Key, Meta, Object
 from skysail.kube.client.client import Client
 from skysail.kube.client.transport import Reply
@@ -67,7 +67,7 @@ def test_the_claim_is_written_when_all_ranks_have_come():
         await gang.come(0)
         assert list(gang.stored) == [f"{GANG}-0"]
         made = gang.claims.get(Key("", f"{GANG}-0"))
-        assert (made.spec.members, made.spec.member_pods) == (2, MEMBERS)
+        assert (made.spec.members, made.spec.instances, made.spec.member_pods) == (2, 2, MEMBERS)
         assert (made.spec.owner.kind, made.spec.owner.api_version) == ("Job", "batch/v1")
         launch_spec = gang.launch_specs.get(f"{GANG}-0")
         assert [member.pod.uid for member in launch_spec.members] == ["uid-0", "uid-1"]
@@ -136,6 +136,35 @@ def test_a_rank_that_leaves_before_the_launch_is_waited_for_again():
         assert gang.stored == {}
 
     run_virtual(test)
+
+
+def rank_member(rank: int, **requirements) -> GangMember:
+    pod = Pod(uid=f"uid-{rank}", namespace="n", name=f"p-{rank}", hostname=f"h-{rank}")
+    member = Member(pod, Container(name="main", image="busybox"))
+    return GangMember(run=RUNS[rank], member=member, requirements=CloudRequirements(**requirements))
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"size": ResourceLimits(cpu=4.0)},
+        {"regions": ("EU-RO-1",)},
+        {"cloud_types": ("COMMUNITY",)},
+        {"cuda_versions": ("12.4",)},
+        {"options": (("modal-volumes", "data:/data"),)},
+    ],
+)
+def test_ranks_on_different_machines_or_at_different_places_are_rejected(difference):
+    with pytest.raises(Rejected, match="Rank 1 asks for another machine size, region") as rejected:
+        shared_requirements((rank_member(0), rank_member(1, **difference)))
+    assert rejected.value.reason == Reason.GANG_MEMBERS_DIFFER
+
+
+def test_lowest_caps_of_all_ranks_hold_for_the_gang():
+    first = rank_member(0, max_usd_per_hour=3.0)
+    second = rank_member(1, max_usd_per_hour=2.0, max_cost_usd=9.0, max_cost_uid="tj")
+    shared = shared_requirements((first, second))
+    assert (shared.max_usd_per_hour, shared.max_cost_usd, shared.max_cost_uid) == (2.0, 9.0, "tj")
 
 
 @pytest.mark.parametrize("difference", ["image", "gpus"])

@@ -12,6 +12,7 @@ from skysail.base.names import EventReason, Finalizer, Reason
 from skysail.claims.provider import ClaimProvider
 from skysail.claims.reconciler import INDEXES
 from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
+from skysail.claims.requirements.cost_cap import CostCap
 from skysail.claims.run_state import claim_name, runs_of, state_of
 from skysail.claims.tracking.launch_specs import LaunchSpecs
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, Exit, OwnerRef
@@ -633,6 +634,72 @@ def test_start_offers_known_writes_the_candidates_that_fit_into_the_claim():
         assert made.nearest_miss.startswith("cloud H100 (80 GiB, us) costs 8 USD/h")
         spec = quay.launch_specs.get(NAME)
         assert (spec.max_lifetime, spec.max_usd_per_hour, spec.options) == (60.0, 1.8, (("template-id", "t"),))
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    ("own", "cap", "expected"),
+    [
+        (None, CostCap(), (None, "")),
+        (None, CostCap(uid="tj"), (None, "")),
+        (7.0, CostCap(uid="tj"), (7.0, "tj")),
+        (7.0, CostCap(5.0, "tj"), (5.0, "tj")),
+        (3.0, CostCap(5.0, "tj"), (3.0, "tj")),
+        (None, CostCap(5.0, "tj"), (5.0, "tj")),
+        (None, CostCap(5.0), (5.0, "")),
+    ],
+)
+def test_start_claim_has_the_lowest_cap_of_the_pod_and_its_owners(own, cap, expected):
+    async def test() -> None:
+        quay = Quay()
+        quay.provider.requirements = lambda _: CloudRequirements(max_cost_usd=own)
+
+        async def of_owners(_: str) -> CostCap:
+            return cap
+
+        quay.provider.cost_cap = of_owners
+        made = (await quay.start()).spec
+        assert (made.max_cost_usd, made.max_cost_uid) == expected
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy", "note"),
+    [
+        (60.0, None, ""),
+        (None, 60.0, ""),
+        (86400.0, None, ""),
+        (90000.0, None, "ends after 86400 seconds, and the pod asks for 90000: cloud allows no more. Save checkpoints"),
+        (7200.0, 3600.0, "ends after 3600 seconds, and the pod asks for 7200: an OffloadPolicy"),
+    ],
+)
+def test_start_pod_that_asks_for_more_time_than_it_gets_has_an_event(asked, policy, note):
+    async def test() -> None:
+        quay, events = Quay(), []
+        quay.provider.requirements = lambda _: CloudRequirements(seconds=asked)
+        quay.provider.specs.limits = lambda _: OfferLimits(max_lifetime=policy)
+        quay.provider.record = lambda run, reason, text: events.append((run, reason, text))
+        await quay.start()
+        await quay.start()
+        assert [(run, reason) for run, reason, _ in events] == [(RUN, EventReason.LIFETIME_LIMITED)] * bool(note)
+        assert all(note in text for _, _, text in events)
+
+    run_virtual(test)
+
+
+def test_start_owners_unknown_writes_no_claim():
+    async def test() -> None:
+        quay = Quay()
+
+        async def unknown(_: str) -> CostCap:
+            raise OutcomeUnknown("The owners of the pod could not be read; retried.")
+
+        quay.provider.cost_cap = unknown
+        with pytest.raises(OutcomeUnknown):
+            await quay.start()
+        assert quay.stored == {}
 
     run_virtual(test)
 

@@ -351,5 +351,7 @@ def test_pod_of_a_job_without_capacity_anywhere_at_its_cloud_fails_as_disrupted(
                 "NoCapacity",
             )
             assert list(harness.claims) == [f"{uid}-0"]
+            (note,) = [event["note"] for event in harness.events if event["reason"] == "NoCapacity"]
+            assert note.startswith("None free. The Job loses one retry: only a Job with restartPolicy Never")
 
     virtual_time.run(test())

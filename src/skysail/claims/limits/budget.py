@@ -49,8 +49,8 @@ class ReserveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Money for one launch. `usd_per_hour` is the price of all members, None if it is not known.
 
     `lifetime`: the longest time that the instance may live, in seconds. `paid`: cost of earlier instances of the same
-    claim. `object`: UID of the pod or Job whose launches share `max_cost_usd`. `finish`: the budgets must cover the
-    whole lifetime.
+    claim. `object`: UID of the object whose launches share `max_cost_usd`. `instances`: number of instances of the
+    claim. `finish`: the budgets must cover the whole lifetime.
     """
 
     claim: str
@@ -59,6 +59,7 @@ class ReserveRequest(msgspec.Struct, frozen=True, kw_only=True):
     paid: float = 0.0
     object: str = ""
     max_cost_usd: float | None = None
+    instances: int = 1
     finish: bool = False
 
 
@@ -138,6 +139,11 @@ def reserve(
 def find(status: SpendAccountStatus, claim: str) -> Reservation | None:
     """Return the reservation of the claim, or None."""
     return next((reservation for reservation in status.reservations if reservation.claim == claim), None)
+
+
+def instances(status: SpendAccountStatus, *, without: str = "") -> int:
+    """Return the number of instances that have a reservation, without those of this claim."""
+    return sum(reservation.instances for reservation in status.reservations if reservation.claim != without)
 
 
 def adopt(status: SpendAccountStatus, reservation: Reservation) -> SpendAccountStatus:
@@ -279,6 +285,7 @@ def _reserved(
         usd=usd,
         at=timestamp(now) if old is None else old.at,
         object=request.object if request.max_cost_usd is not None else "",
+        instances=request.instances,
     )
     lasts = max(0.0, usd - request.paid) / request.usd_per_hour * _HOUR if request.usd_per_hour else math.inf
     is_shorter = lasts < request.lifetime and tightest is not None

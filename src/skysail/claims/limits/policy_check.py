@@ -27,7 +27,7 @@ class PolicyQuery(msgspec.Struct, frozen=True, kw_only=True):
     the launch: an unknown value that a policy restricts is then refused. An empty `gpu_type` means no GPU there.
     `gpu_type` is the cloud's name, `gpu_aliases` are other names of it.
     `usd_per_gpu_hour`: price of one GPU, or of the whole machine without GPUs.
-    `instances`: other instances of the namespace that have a reservation.
+    `instances`: other instances of the namespace that have a reservation. `size`: instances of this launch.
     `account_objects`: objects of the shared account that the pod names.
     """
 
@@ -41,6 +41,7 @@ class PolicyQuery(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: float | None = None
     uses_secrets: bool = False
     instances: int = 0
+    size: int = 1
     is_automatic: bool = False
     account_objects: tuple[str, ...] = ()
     is_final: bool = False
@@ -166,11 +167,16 @@ def _denials_of(policy: OffloadPolicy, launch: PolicyQuery) -> Iterator[_Denial]
         yield _denied(f"{name} does not allow {known}: it allows {', '.join(spec.regions)} in spec.regions.")
     if spec.max_price is not None:
         yield from map(_denied, _too_dear(spec.max_price, name, launch))
-    if launch.instances >= spec.max_instances:
+    if launch.size > max(spec.max_instances, 1):
+        yield _denied(
+            f"The launch needs {launch.size} instances, and {name} allows {spec.max_instances}: use fewer workers or"
+            " replicas, or raise spec.maxInstances."
+        )
+    elif launch.instances + launch.size > spec.max_instances:
         yield _Denial(
             Reason.INSTANCE_LIMIT_REACHED,
-            f"Namespace {launch.namespace} has {launch.instances} instances, the maximum of {name}: wait until one"
-            " ends, or raise spec.maxInstances.",
+            f"Namespace {launch.namespace} has {launch.instances} instances, and {name} allows {spec.max_instances}:"
+            " wait until some end, or raise spec.maxInstances.",
         )
 
 

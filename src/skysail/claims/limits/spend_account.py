@@ -42,8 +42,11 @@ class Reservation(fields.ApiStruct, frozen=True, kw_only=True):
     at: Annotated[fields.Time, Meta(description="When the money was reserved.")]
     object: Annotated[
         str,
-        Meta(max_length=128, description="UID of the pod or Job whose launches share one cap; empty without a cap."),
+        Meta(max_length=128, description="UID of the object whose launches share one cap; empty without a cap."),
     ] = ""
+    instances: Annotated[
+        int, Meta(ge=1, le=10000, description="Number of instances: more than 1 for a gang or for replicas.")
+    ] = 1
 
 
 class DayTotal(fields.ApiStruct, frozen=True, kw_only=True):
@@ -58,9 +61,9 @@ class DayTotal(fields.ApiStruct, frozen=True, kw_only=True):
 
 
 class ObjectTotal(fields.ApiStruct, frozen=True, kw_only=True):
-    """Spend of the past launches of one pod or Job that has a cap."""
+    """Spend of the past launches of one object that has a cap."""
 
-    uid: Annotated[fields.Uid, Meta(description="UID of the pod or Job.")]
+    uid: Annotated[fields.Uid, Meta(description="UID of the object, such as a Job.")]
     usd: Annotated[fields.Usd, Meta(description="US dollars.")]
     day: Annotated[
         str, Meta(max_length=10, pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="Day of the last launch, in UTC.")

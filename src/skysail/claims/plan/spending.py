@@ -168,6 +168,7 @@ def _query(snapshot: Snapshot, others: int) -> PolicyQuery:
         usd_per_gpu_hour=candidate.usd_per_hour / machines if candidate else None,
         uses_secrets=spec.uses_secrets,
         instances=others,
+        size=spec.instances,
         is_automatic=spec.is_automatic,
         account_objects=spec.account_objects,
         is_final=True,
@@ -182,15 +183,21 @@ def _lifetime(snapshot: Snapshot) -> float:
 
 
 def _request(claim: CloudInstance, usd_per_hour: float | None, lifetime: float) -> ReserveRequest:
-    for_ = claim.spec.owner
     return ReserveRequest(
         claim=claim.metadata.name,
         usd_per_hour=usd_per_hour,
         lifetime=lifetime,
         paid=sum(earlier.usd for earlier in claim.status.earlier_instances),
-        object=for_.job_uid or for_.uid,
+        object=_capped_object(claim),
         max_cost_usd=claim.spec.max_cost_usd,
+        instances=claim.spec.instances,
     )
+
+
+def _capped_object(claim: CloudInstance) -> str:
+    """Return the UID of the object whose launches share the cap of the claim."""
+    owner = claim.spec.owner
+    return claim.spec.max_cost_uid or owner.job_uid or owner.uid
 
 
 def _limited(limited_by: str, lifetime: float) -> tuple[Event, ...]:
@@ -210,8 +217,14 @@ def _cover(snapshot: Snapshot, plan: Plan, status: CloudInstanceStatus) -> Plan:
     reservation = _reservation(snapshot)
     if reservation is None:
         at = status.reserve_time or timestamp(snapshot.now)
-        object_ = claim.spec.owner.job_uid or claim.spec.owner.uid if claim.spec.max_cost_usd is not None else ""
-        adopted = Reservation(claim=claim.metadata.name, usd=_worst_case(claim, status), at=at, object=object_)
+        object_ = _capped_object(claim) if claim.spec.max_cost_usd is not None else ""
+        adopted = Reservation(
+            claim=claim.metadata.name,
+            usd=_worst_case(claim, status),
+            at=at,
+            object=object_,
+            instances=claim.spec.instances,
+        )
         return _when_written(snapshot, plan, *_write(account, budget.adopt(account.status, adopted)))
     if _worst_case(claim, status, slack=1.0) > reservation.usd:
         return _raise(snapshot, plan, account, status)
@@ -329,8 +342,7 @@ def _reservation(snapshot: Snapshot) -> Reservation | None:
 
 def _other_reservations(account: SpendAccount | None, claim: CloudInstance) -> int:
     """Count instances by reservations: two launches cannot both take the last place, as writes of them exclude."""
-    rows = account.status.reservations if account else ()
-    return sum(1 for reservation in rows if reservation.claim != claim.metadata.name)
+    return budget.instances(account.status, without=claim.metadata.name) if account else 0
 
 
 def _candidate(claim: CloudInstance) -> Candidate | None:

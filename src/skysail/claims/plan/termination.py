@@ -28,6 +28,8 @@ EXIT_NOT_STARTED = 128
 _TERMINATE_RETRY = timedelta(seconds=30)
 # Pattern of a condition's reason.
 REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]{0,254}[A-Za-z0-9_])?")
+# Reasons about money: users choose the grace period, and each second of it costs more than was allowed.
+_WITHOUT_GRACE = {Reason.PRICE_ABOVE_CAP, Reason.BUDGET_EXHAUSTED}
 _OWN_ENDS = {Reason.COMPLETED, "Error"}
 
 
@@ -105,7 +107,7 @@ def request_termination(
     snapshot: Snapshot, end: TerminationReason, ids: tuple[str, ...], status: CloudInstanceStatus
 ) -> Plan:
     """Request the termination, record it in the status, and repeat the request until the cloud confirms."""
-    has_grace = end.reason != Reason.PRICE_ABOVE_CAP  # each second of grace is billed above the cap
+    has_grace = end.reason not in _WITHOUT_GRACE
     new_status = set_condition(snapshot, status, Conditions.TERMINATED, "False", end.reason, end.message)
     new_status = msgspec.structs.replace(new_status, state="Terminating")
     return Plan(

@@ -14,6 +14,7 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
     replace each other. `gpus` and the fields from `gpu_memory` to `options` are those of the pod's `OffloadRequest`;
     `max_usd_per_hour` is a cap on the whole machine.
+    `max_cost_uid`: UID of the object whose launches share `max_cost_usd`; empty if the pod's Job or the pod does.
     `replicas`: copies of the container that run together behind the pod.
     `size`: CPU and memory that the cloud provides and bills.
     `is_cheapest`: the pod leaves the choice of the provider to the ranking of offers.
@@ -34,6 +35,7 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     cuda_versions: tuple[str, ...] = ()
     max_usd_per_hour: float | None = None
     max_cost_usd: float | None = None
+    max_cost_uid: str = ""
     options: tuple[tuple[str, str], ...] = ()
     image: str = ""
     uses_secrets: bool = False

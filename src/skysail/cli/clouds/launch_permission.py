@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from skysail.base.names import Reason
+from skysail.base.names import Annotation, Reason
 from skysail.claims.limits import budget, policy_check
 from skysail.claims.limits.budget import NotReserved, Reserved, ReserveRequest
 from skysail.claims.limits.policy_check import PolicyDecision, PolicyQuery
@@ -17,8 +17,7 @@ from skysail.claims.requirements.types import OffloadRequest
 from skysail.cli.clouds import plan_report
 from skysail.cli.clouds.plan_facts import ClusterFacts
 from skysail.cli.clouds.plan_report import WorkloadPlan
-from skysail.cli.clouds.workloads import Workload
-from skysail.cloud.account import Timings
+from skysail.cli.clouds.workload_kinds import Workload
 from skysail.cloud.offers import Offer
 from skysail.kinds.offload.objects import Pod, refers_to_secrets
 from skysail.kinds.offload.plan.placement import Place, Rule
@@ -28,12 +27,16 @@ _HOUR = 3600.0
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that would be launched at a provider, with the offers that fit it, best first."""
+    """A pod that would be launched at a provider, with the offers that fit it, best first.
+
+    `max_lifetime`: seconds that the cloud allows.
+    """
 
     workload: Workload
     request: OffloadRequest
     place: Place
     offers: tuple[Offer, ...]
+    max_lifetime: float
 
     @property
     def gpu_count(self) -> int:
@@ -41,7 +44,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usd_per_hour(self) -> float:
-        return self.offers[0].total(self.gpu_count) * self.request.replicas
+        return self.offers[0].total(self.gpu_count) * self.request.replicas * self.workload.containers
 
 
 class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +57,12 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, base: WorkloadPlan, launch: Launch) -> tuple[WorkloadPlan, SpendAccountStatus | None]:
         """Return the plan with its verdict, and the account with the reservations of the pods that can start."""
         account = self.account
-        decision = self._policy(launch, instances=len(account.reservations) if account else 0)
+        decision = self._policy(launch, instances=budget.instances(account) if account else 0)
         lifetime, price = _lifetime(launch, decision), launch.usd_per_hour
         base = replace(
             base,
             lifetime_seconds=lifetime,
-            worst_case_usd=round(price * lifetime / _HOUR * launch.workload.pods, 6),
+            worst_case_usd=_within_cap(price * lifetime / _HOUR * launch.workload.pods, launch),
             notes=(*base.notes, *_cost_notes(launch, lifetime)),
         )
         if not decision.allowed:
@@ -76,7 +79,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
         wanted = min(launch.workload.parallel, _MAX_CHECKED_PODS)
         lifetime, usd, limited_by = base.lifetime_seconds or 0.0, 0.0, ""
         for number in range(wanted):
-            decision = self._policy(launch, instances=len(account.reservations))
+            decision = self._policy(launch, instances=budget.instances(account))
             if not decision.allowed:
                 return _partly(base, number, decision.reason, decision.message), account
             made = budget.reserve(account, _request(base, launch, number, decision), decision.budgets, self.now)
@@ -88,7 +91,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
         permitted = replace(
             base,
             lifetime_seconds=lifetime,
-            worst_case_usd=round(usd / max(wanted, 1) * launch.workload.pods, 6),
+            worst_case_usd=_within_cap(usd / max(wanted, 1) * launch.workload.pods, launch),
             notes=(*base.notes, note) if limited_by else base.notes,
         )
         return permitted, account
@@ -109,6 +112,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
                 usd_per_gpu_hour=offer.usd_per_hour,
                 uses_secrets=refers_to_secrets(pod),
                 instances=instances,
+                size=launch.request.replicas,
                 is_automatic=launch.place.rule is Rule.AUTOMATIC,
                 account_objects=account_objects.named(launch.place.provider, launch.request.options),
                 is_final=True,
@@ -124,7 +128,7 @@ def _partly(base: WorkloadPlan, number: int, reason: str, message: str) -> Workl
 def _lifetime(launch: Launch, decision: PolicyDecision) -> float:
     """Return the lifetime that a claim would request, in seconds."""
     own = launch.workload.pod.spec.get("activeDeadlineSeconds")
-    limits = (launch.request.max_lifetime, float(own) if own else None, decision.max_lifetime, Timings().max_lifetime)
+    limits = (launch.request.max_lifetime, float(own) if own else None, decision.max_lifetime, launch.max_lifetime)
     return min(limit for limit in limits if limit is not None)
 
 
@@ -136,12 +140,19 @@ def _request(base: WorkloadPlan, launch: Launch, number: int, decision: PolicyDe
         lifetime=base.lifetime_seconds or 0.0,
         object=object_,
         max_cost_usd=launch.request.max_cost_usd,
+        instances=launch.request.replicas,
         finish=decision.finish,
     )
 
 
 def _worst_case(made: Reserved, usd_per_hour: float) -> float:
     return min(made.reservation.usd, round(usd_per_hour * made.lifetime / _HOUR, 6))
+
+
+def _within_cap(usd: float, launch: Launch) -> float:
+    """Return the cost of all pods, which share the cap of their object."""
+    cap = launch.request.max_cost_usd
+    return round(usd if cap is None else min(usd, cap), 6)
 
 
 def _image(pod: Pod, request: OffloadRequest) -> str:
@@ -152,7 +163,9 @@ def _image(pod: Pod, request: OffloadRequest) -> str:
 def _cost_notes(launch: Launch, lifetime: float) -> list[str]:
     workload, usd = launch.workload, launch.usd_per_hour * lifetime / _HOUR
     notes = []
-    if workload.is_endless:
+    if launch.request.max_cost_usd is not None:
+        notes.append(f"All launches together cost at most {launch.request.max_cost_usd:g} USD ({Annotation.MAX_COST}).")
+    elif workload.is_endless:
         notes.append(f"Each pod is replaced when it ends, and costs up to {usd:.2f} USD more each time.")
     elif workload.retries:
         notes.append(f"Each of up to {workload.retries} retries costs up to {usd:.2f} USD more.")

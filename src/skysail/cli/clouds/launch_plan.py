@@ -22,8 +22,9 @@ from skysail.cli.clouds.cloud_objects import CloudNode
 from skysail.cli.clouds.launch_permission import Launch, PermissionCheck
 from skysail.cli.clouds.plan_facts import ClusterFacts, cloud_settings
 from skysail.cli.clouds.plan_report import CLUSTER, OfferLine, PlanReport, WorkloadPlan
-from skysail.cli.clouds.workloads import Workload
+from skysail.cli.clouds.workload_kinds import Workload
 from skysail.cloud.gang_limits import GangLimits
+from skysail.cloud.lifetimes import DEFAULT_MAX_LIFETIME, MAX_LIFETIMES
 from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.cloud.offers import Offer, OfferList
 from skysail.cloud.simulated.account import features_of
@@ -92,7 +93,7 @@ class _Planner:
             rule=rule.value if rule else "",
             pods=workload.pods,
             parallel=workload.parallel,
-            notes=tuple(_warnings(facts.request)),
+            notes=(*_warnings(facts.request), *workload.notes),
         )
         if workload.namespace in self._config.excluded_namespaces or rule is None:
             return base
@@ -112,6 +113,7 @@ class _Planner:
                     request=facts.request,
                     place=decision,
                     offers=_offers(facts, decision.provider),
+                    max_lifetime=self._max_lifetime(decision),
                 )
                 return self._placed(base, launch, is_overflow=is_overflow)
 
@@ -168,6 +170,12 @@ class _Planner:
         permission = PermissionCheck(known=self._known, account=self._accounts.get(namespace), now=self._now)
         planned, self._accounts[namespace] = permission.check(base, launch)
         return planned
+
+    def _max_lifetime(self, place: Place) -> float:
+        """Return the seconds that the cloud allows. A simulated cloud does not have the limit of the real one."""
+        node = next((row for row in self._known.nodes or () if row.metadata.name == place.node), None)
+        is_pretended = node is not None and node.account in _PRETENDED
+        return DEFAULT_MAX_LIFETIME if is_pretended else MAX_LIFETIMES.get(place.provider, DEFAULT_MAX_LIFETIME)
 
     def _line(self, offer: Offer, count: int) -> OfferLine:
         listed = self._offer_list(offer.provider)

@@ -37,7 +37,10 @@ def plan(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show where the Pods, Jobs, CronJobs, TrainingJobs and Deployments of a file would run, and what they would cost.
+    """Show where the pods of the workloads in a file would run, and what they would cost.
+
+    Workloads are Pods, Jobs, CronJobs, Deployments, ReplicaSets, StatefulSets, TrainingJobs, ModalJobs, ModalEndpoints,
+    ModalFunctions, TrainJobs, JobSets and jobs of the Kubeflow training operator.
 
     Reads only. Exit code 0 if policies and budgets allow all of them, 3 if one is refused, 4 if that is not known
     because something could not be read.

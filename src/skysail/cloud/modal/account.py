@@ -15,6 +15,7 @@ from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpe
 from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.cloud.http_address import HttpAddress
+from skysail.cloud.lifetimes import MAX_LIFETIMES
 from skysail.cloud.modal import errors, internals, prices
 from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
@@ -38,7 +39,7 @@ FEATURES = Features(
 )
 # The service answers a creation at once: the wait for capacity, up to 21 minutes, is the caller's own. A creation that
 # a dead caller has sent is visible soon, and a second one with the same name adopts it.
-TIMINGS = Timings(create_timeout=120.0)
+TIMINGS = Timings(create_timeout=120.0, max_lifetime=MAX_LIFETIMES["modal"])
 _TERMINATE_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 

@@ -17,6 +17,7 @@ from typing import Any
 from skysail.base.names import ACCOUNT_REAL
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
 from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
+from skysail.cloud.lifetimes import MAX_LIFETIMES
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 from skysail.cloud.runpod import answers, api, catalogue, launch, marks, sessions
@@ -43,7 +44,7 @@ TIMINGS = Timings(
     poll_interval=10.0,
     visibility_delay=120.0,
     create_timeout=90.0,
-    max_lifetime=30 * 24 * 3600.0,
+    max_lifetime=MAX_LIFETIMES["runpod"],
     forgets_ended=True,
 )
 # Field of the credentials that holds the API key.

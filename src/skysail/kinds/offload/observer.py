@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from skysail.base.names import Annotation, Label
 from skysail.claims.gangs import GangRef
 from skysail.claims.limits.offload_policy import OffloadPolicy
+from skysail.claims.requirements.cost_cap import CostCap
 from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features
@@ -20,8 +21,9 @@ from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.owners import OwnerLookup
 from skysail.kinds.offload.pending_facts import PendingFacts
 from skysail.kinds.offload.plan import facts, gangs
+from skysail.kinds.offload.plan.cost_cap import cost_cap
 from skysail.kinds.offload.plan.facts import Cloud, Observation
-from skysail.kinds.offload.plan.gangs import Sibling
+from skysail.kinds.offload.plan.gangs import Owner, Sibling
 from skysail.kinds.offload.plan.placement import JobFacts, PlacementFacts, Rule, Stage, rule_of
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.resources import NAMESPACE
@@ -103,13 +105,25 @@ class PlacementObserver:
 
     async def gang(self, pod: Pod) -> GangRef | None:
         """Return the gang of a pod that is at a cloud. Raises `OutcomeUnknown` if its owners cannot be read."""
+        owners = await self._known_owners(pod)
+        is_excluded = any(owner.kind in self._config.excluded_kinds for owner in owners)
+        return None if is_excluded else gangs.gang_ref(pod, owners)
+
+    async def cost_cap(self, pod: Pod) -> CostCap:
+        """Return the cap of the owners of a pod. Raises `OutcomeUnknown` if they cannot be read.
+
+        They are read once more for each launch: the pod may have come to its node without placement, or before an
+        owner got its cap.
+        """
+        return cost_cap(await self._known_owners(pod))
+
+    async def _known_owners(self, pod: Pod) -> tuple[Owner, ...]:
         if pod.metadata.controller is None:
-            return None
+            return ()
         owners = await self.owners.find(pod)
         if owners is None:
             raise OutcomeUnknown("The owners of the pod could not be read; retried.")
-        is_excluded = any(owner.kind in self._config.excluded_kinds for owner in owners)
-        return None if is_excluded else gangs.gang_ref(pod, owners)
+        return owners
 
     async def _siblings(self, pod: Pod, ref: GangRef | None) -> tuple[Sibling, ...] | None:
         return () if ref is None else await self._pending.siblings(pod, gangs.sibling_selector(ref))

@@ -16,18 +16,16 @@ from skysail.base.ttl_cache import Memory
 from skysail.claims.requirements import owner_kinds
 from skysail.kinds.offload.plan import gangs
 from skysail.kinds.offload.plan.gangs import Owner
+from skysail.kinds.offload.plan.train_job_request import asks_for_modal
 from skysail.kube.api.objects import Object, OwnerReference
 from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import Resource
-from skysail.kube.api.train_job_overrides import read_overrides
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import KubeError, NotFound, NotServed
 
 # Pod, ReplicaSet, Deployment, Revision, Configuration, Service, InferenceService is the longest known chain.
 _MAX_DEPTH = 8
 _REMEMBERED_SECONDS = 30.0
-_MODAL_RUNTIME = "modal-"
-_MODAL_VARIABLE = "MODAL_ENABLED"
 
 POLICY_RULES = tuple(
     PolicyRule(Resource(group, "*", plural, kind), ("get",)) for (group, kind), plural in owner_kinds.PLURALS.items()
@@ -89,7 +87,7 @@ class OwnerLookup:
 
 def _owner(reference: OwnerReference, found: _OwnerObject) -> Owner:
     annotations: Mapping[str, str] = found.metadata.annotations or {}
-    if reference.kind == "TrainJob" and _is_for_modal(found.spec):
+    if reference.kind == "TrainJob" and asks_for_modal(found.spec):
         annotations = {Annotation.MODAL_ENABLED.value: "true", **annotations}
     return Owner(
         kind=reference.kind,
@@ -102,21 +100,3 @@ def _owner(reference: OwnerReference, found: _OwnerObject) -> Owner:
         has_ranks=gangs.has_ranks(reference.kind, found.spec),
         ends_together=gangs.ends_together(reference.kind, found.spec),
     )
-
-
-def _is_for_modal(spec: Mapping[str, Any]) -> bool:
-    """Return whether a TrainJob asks for Modal: by its runtime, by a variable, or by an override in any spelling."""
-    runtime = str((spec.get("runtimeRef") or {}).get("name") or "")
-    overrides = list(read_overrides(spec))
-    containers = [row for override in overrides for row in override.spec.get("containers") or ()]
-    variables = [row for part in (spec.get("trainer") or {}, *containers) for row in part.get("env") or ()]
-    annotations = [(override.metadata.get("annotations") or {}) for override in overrides]
-    return (
-        runtime.startswith(_MODAL_RUNTIME)
-        or any(row.get("name") == _MODAL_VARIABLE and _is_on(row.get("value", "true")) for row in variables)
-        or any(_is_on(row.get(Annotation.MODAL_ENABLED, "false")) for row in annotations)
-    )
-
-
-def _is_on(value: object) -> bool:
-    return str(value).casefold() != "false"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from skysail.base.names import Annotation, EventReason, Label
+from skysail.claims.requirements import restarts
 from skysail.claims.requirements.cloud_requirements import CloudRequirements
 from skysail.claims.requirements.types import CHEAPEST, OffloadRequest
 from skysail.cloud.account import RegistryCredentials
@@ -91,6 +92,28 @@ def unsupported_volumes(pod: Pod, provider: str) -> tuple[str, ...]:
 def warnings(pod: Pod) -> tuple[str, ...]:
     """Return sentences about values that fell back to a default."""
     return _first([warned.message for warned in offload_request(pod).warnings])
+
+
+def restart_warning(pod: Pod) -> str:
+    """Return a sentence if the pod looks like a single run and is launched again after each exit, or nothing."""
+    has_ports = any(container.ports for container in pod.spec.containers)
+    return restarts.warning(
+        pod.spec.restart_policy,
+        has_controller=pod.metadata.controller is not None,
+        is_server=has_ports or offload_request(pod).tunnel_port is not None,
+    )
+
+
+def lost_retry(pod: Pod) -> str:
+    """Return a sentence if the Job of a pod that ends without capacity may count that as a failure, or nothing."""
+    if _job(pod) is None:
+        return ""
+    if pod.spec.restart_policy != "Never":
+        return (
+            "The Job loses one retry: only a Job with restartPolicy Never can have a podFailurePolicy that ignores "
+            "DisruptionTarget."
+        )
+    return "The Job loses one retry, unless its podFailurePolicy ignores DisruptionTarget."
 
 
 def _ignored(request: OffloadRequest) -> Iterator[str]:

@@ -67,6 +67,22 @@ def test_check_every_combination_allows_only_if_each_field_does(is_allowed):
     assert bool(decision.message) is not decision.allowed
 
 
+@pytest.mark.parametrize(
+    ("instances", "size", "reason", "message"),
+    [
+        (0, 10, "", ""),
+        (1, 9, "", ""),
+        (1, 10, Reason.INSTANCE_LIMIT_REACHED, "has 1 instances, and OffloadPolicy p allows 10: wait until some end"),
+        (0, 11, Reason.POLICY_DENIED, "needs 11 instances, and OffloadPolicy p allows 10: use fewer workers"),
+        (3, 11, Reason.POLICY_DENIED, "needs 11 instances"),
+    ],
+)
+def test_check_all_ranks_and_replicas_count_as_instances(instances, size, reason, message):
+    decision = check([policy("p", max_instances=10)], launch(instances=instances, size=size))
+    assert (decision.allowed, decision.reason) == (not reason, reason)
+    assert message in decision.message
+
+
 @pytest.mark.parametrize("name", FIELDS)
 def test_check_one_policy_of_two_refuses_names_that_policy(name):
     policies = [policy("open", automatic=True), policy("strict", **{"automatic": True, name: FIELDS[name][1]})]

@@ -114,6 +114,25 @@ def test_launch_beyond_the_instance_limit_waits():
     assert waits(made)[0] == Reason.INSTANCE_LIMIT_REACHED
 
 
+def test_launch_of_a_gang_counts_all_of_its_instances():
+    gang = wanted(spec={"members": 3, "instances": 3})
+    allowed = policy(max_instances=4)
+    reserve, _ = plan(snapshot(gang, spending=facts(held(1.0, "other"), policies=(allowed,)))).actions
+    assert [row.instances for row in written(reserve).reservations] == [1, 3]
+    full = facts(held(1.0, "other", instances=2), policies=(allowed,))
+    assert waits(plan(snapshot(gang, spending=full)))[0] == Reason.INSTANCE_LIMIT_REACHED
+    too_small = facts(policies=(policy(max_instances=2),))
+    assert waits(plan(snapshot(gang, spending=too_small)))[0] == Reason.POLICY_DENIED
+
+
+def test_gang_that_runs_without_reservation_gets_one_for_all_of_its_instances():
+    of = running()
+    of = msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, members=3, instances=3))
+    again, _ = observed(of, spending=facts())
+    (adopt,) = again.actions
+    assert [row.instances for row in written(adopt).reservations] == [3]
+
+
 def test_launch_without_account_creates_it_first():
     made = plan(snapshot(wanted(), spending=facts(account=None)))
     (action,) = made.actions
@@ -168,9 +187,11 @@ def test_launch_without_money_left_waits():
     assert "wait until 2026-12-01T00:00:00Z, or raise spec.budget.amount" in message
 
 
-@pytest.mark.parametrize(("job", "object_"), [("job-1", "job-1"), ("", UID)])
-def test_launch_with_a_cap_counts_all_launches_of_the_object(job, object_):
-    capped = wanted(spec={"max_cost_usd": 1.5, "job_uid": job})
+@pytest.mark.parametrize(
+    ("job", "capped_uid", "object_"), [("job-1", "", "job-1"), ("", "", UID), ("attempt-2", "tj", "tj")]
+)
+def test_launch_with_a_cap_counts_all_launches_of_the_object(job, capped_uid, object_):
+    capped = wanted(spec={"max_cost_usd": 1.5, "max_cost_uid": capped_uid, "job_uid": job})
     reserve, launch = plan(snapshot(capped, spending=facts(held(1.0, "other", object=object_)))).actions
     assert written(reserve).reservations[-1] == held(0.5, at="2026-11-15T12:00:00Z", object=object_)
     assert launch.launch_spec.max_lifetime == 1800.0
@@ -239,7 +260,8 @@ def test_instance_dearer_than_reserved_is_terminated_if_the_limits_leave_less(li
     made = plan(
         snapshot(of, observation=Observed((instance(),)), spending=facts(held(1.0), policies=(policy(**limit),)))
     )
-    assert made.actions == (TerminateInstance(CLOUD, "i-1", 30.0),)
+    # Without the grace period, which the owner of the pod chooses: the money is used up.
+    assert made.actions == (TerminateInstance(CLOUD, "i-1", 0.0),)
     row = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
     assert (made.status.state, row.reason) == ("Terminating", Reason.BUDGET_EXHAUSTED)
 

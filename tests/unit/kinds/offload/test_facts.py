@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from skysail.base.names import Reason
 from skysail.kinds.offload.plan.facts import AutoscalerAnswer, placement_facts, pod_facts
-from skysail.kinds.offload.plan.gangs import Owner
+from skysail.kinds.offload.plan.gangs import MemberGroup, Owner
 from skysail.kinds.offload.plan.placement import JobFacts, Leave, Place, PlacementConfig, Refuse, Rule, Wait, decide
 from tests.unit.kinds.offload.samples import CLOUDS, NOW, cloud, gpu_pod, observation, pod, policy, unschedulable
 
@@ -201,3 +201,27 @@ def test_facts_pending_seconds_count_from_creation():
     waiting = decision(seen, owners=(owner,), job=JobFacts(), autoscaler=AutoscalerAnswer(), config=config)
     assert isinstance(waiting, Wait)
     assert waiting.requeue_after == pytest.approx(60)
+
+
+def test_facts_gang_larger_than_the_policy_allows_is_refused_before_it_is_bound():
+    owner = Owner(
+        kind="Job", name="a", uid="u-a", annotations={"modal-operator.io/offload": "true"},
+        groups=(MemberGroup(pods=4),), has_ranks=True,
+    )  # fmt: skip
+    index = {"batch.kubernetes.io/job-completion-index": "0"}
+    seen = pod({"subdomain": "peers"}, annotations=index)
+    assert node(seen, owners=(owner,), policies=(policy(maxInstances=4),)) == "modal.com"
+    refused = decision(seen, owners=(owner,), policies=(policy(maxInstances=3),))
+    assert isinstance(refused, Refuse)
+    assert (refused.reason, "needs 4 instances" in refused.message) == (Reason.POLICY_DENIED, True)
+
+
+def test_facts_replicas_count_as_instances():
+    asks = {
+        "modal-operator.io/offload": "true",
+        "modal-operator.io/replicas": "4",
+        "modal-operator.io/enable-i6pn": "true",
+    }
+    refused = decision(pod(annotations=asks), policies=(policy(maxInstances=3),))
+    assert isinstance(refused, Refuse)
+    assert "needs 4 instances" in refused.message

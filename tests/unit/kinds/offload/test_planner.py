@@ -1,6 +1,7 @@
 """Writes that follow from a placement: patch, condition, binding, and nothing in a steady state."""
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from skysail.base.names import Condition, EventReason
@@ -11,7 +12,7 @@ from skysail.kinds.offload.plan import job_annotations, planner
 from skysail.kinds.offload.plan.facts import placement_facts
 from skysail.kinds.offload.plan.gangs import Owner
 from skysail.kinds.offload.plan.snapshot import JobSnapshot, PodSnapshot
-from tests.unit.kinds.offload.samples import NOW, gpu_pod, observation, pod
+from tests.unit.kinds.offload.samples import NOW, gpu_pod, observation, pod, unschedulable
 
 ASK = {"modal-operator.io/offload": "true"}
 
@@ -137,3 +138,21 @@ def test_job_annotations_of_unlaunched_claim_say_offloaded_only():
 
 def test_job_annotations_stay_after_the_last_claim():
     assert annotate({"runpod.io/pod-id": "i1"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status", "is_read_again"),
+    [
+        (("PyTorchJob",), unschedulable(), True),
+        (("Job", "TrainingJob"), unschedulable(), True),
+        (("PyTorchJob",), {}, False),
+        # Changes of Jobs are watched, and Deployments ask by the template of their pods.
+        (("Job",), unschedulable(), False),
+        (("ReplicaSet", "Deployment"), unschedulable(), False),
+    ],
+)
+def test_plan_owners_that_may_ask_later_are_read_again(kinds, status, is_read_again):
+    owners = tuple(Owner(kind=kind, name="x") for kind in kinds)
+    made = plan(pod(status=status), owners=owners)
+    assert made.actions == ()
+    assert (made.requeue_after is not None) is is_read_again

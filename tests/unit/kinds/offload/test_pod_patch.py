@@ -126,3 +126,25 @@ def test_admit_automatic_always_places_at_creation():
 @pytest.mark.parametrize("manifest", [{}, {"metadata": 1}, {"metadata": {}, "spec": []}])
 def test_read_pod_undecodable_manifest_is_none(manifest):
     assert pod_patch.read_pod(manifest) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "warned"),
+    [
+        ({}, {}, True),
+        ({"restartPolicy": "Always"}, {}, True),
+        ({"restartPolicy": "Never"}, {}, False),
+        ({"containers": [{"name": "main", "image": "i", "ports": [{"containerPort": 80}]}]}, {}, False),
+        ({}, {"annotations": {**ASK, "modal-operator.io/tunnel": "true"}}, False),
+        ({}, {"annotations": {**ASK, "modal-operator.io/workload-type": "function"}}, False),
+        (
+            {},
+            {"ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "u", "controller": True}]},
+            False,
+        ),
+    ],
+)
+def test_admit_warns_that_a_single_run_is_paid_for_after_each_exit(spec, metadata, warned):
+    response = admit(pod(spec, **{"annotations": ASK, **metadata}))
+    assert response.patch
+    assert [("restartPolicy" in text) for text in response.warnings] == [True] * warned

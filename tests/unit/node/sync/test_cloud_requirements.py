@@ -9,7 +9,7 @@ from skysail.cloud.account import GpuRequest, RegistryCredentials
 from skysail.cloud.errors import Rejected
 from skysail.node.config import container_config, container_overrides
 from skysail.node.pod_types import Pod
-from skysail.node.sync.cloud_requirements import requirements, unsupported, warnings
+from skysail.node.sync.cloud_requirements import lost_retry, requirements, restart_warning, unsupported, warnings
 
 MODAL, RUNPOD = "modal-operator.io/", "runpod.io/"
 
@@ -181,3 +181,32 @@ def test_cpu_and_memory_of_container_mode_count_for_the_size_of_the_machine():
     annotations = {f"{MODAL}use-modal": "true", f"{MODAL}image": "i", f"{MODAL}cpu": "8", f"{MODAL}memory": "1Gi"}
     found = requirements(container_overrides.apply(pod(annotations=annotations))).size
     assert (found.cpu, found.memory) == (16.0, 2**30)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        ({}, True),
+        ({"restartPolicy": "OnFailure"}, False),
+        ({"owner": "ReplicaSet"}, False),
+        ({"annotations": {f"{MODAL}tunnel": "true"}}, False),
+        ({"annotations": {f"{MODAL}use-modal": "true"}}, True),
+    ],
+)
+def test_single_run_that_restarts_for_ever_is_warned_about(fields, warned):
+    assert bool(restart_warning(pod(**fields))) is warned
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"owner": "Job", "restartPolicy": "OnFailure"}, "loses one retry: only a Job with restartPolicy Never"),
+        ({"owner": "Job", "restartPolicy": "Never"}, "loses one retry, unless its podFailurePolicy"),
+        ({"owner": "ReplicaSet"}, ""),
+        ({}, ""),
+    ],
+)
+def test_job_whose_pod_finds_no_capacity_is_told_what_it_loses(fields, expected):
+    found = lost_retry(pod(**fields))
+    assert expected in found
+    assert bool(found) is bool(expected)

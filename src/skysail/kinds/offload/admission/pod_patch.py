@@ -13,6 +13,7 @@ import msgspec
 
 from skysail.base.names import Annotation, Label
 from skysail.base.settings import NodeSettings
+from skysail.claims.requirements import restarts
 from skysail.claims.requirements.types import CHEAPEST
 from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.plan import node_fit, placement
@@ -37,7 +38,9 @@ def admit(pod: Pod, facts: PlacementFacts, nodes: Mapping[str, NodeSettings]) ->
     decision = placement.decide(facts)
     match decision:
         case Place():
-            return AdmissionResponse(patch=tuple(_place(pod, decision, nodes[decision.node])))
+            return AdmissionResponse(
+                patch=tuple(_place(pod, decision, nodes[decision.node])), warnings=_restart_warnings(pod, facts)
+            )
         case Refuse():
             patch = _keep_off(pod, facts, nodes) if decision.is_kept_off else []
             return AdmissionResponse(patch=tuple(patch), warnings=(_warning(decision),))
@@ -93,6 +96,16 @@ def _mapped_toleration(pod: Pod, nodes: Mapping[str, NodeSettings]) -> list[Mani
     if settings is None or node_fit.tolerates(pod, settings):
         return []
     return _changed("/spec/tolerations", list(pod.tolerations), [*pod.tolerations, node_fit.toleration_of(settings)])
+
+
+def _restart_warnings(pod: Pod, facts: PlacementFacts) -> tuple[str, ...]:
+    has_ports = any(container.get("ports") for container in pod.containers)
+    message = restarts.warning(
+        str(pod.spec.get("restartPolicy") or "Always"),
+        has_controller=pod.metadata.controller is not None,
+        is_server=has_ports or facts.request.tunnel_port is not None,
+    )
+    return (message,) if message else ()
 
 
 def _warning(refuse: Refuse) -> str:

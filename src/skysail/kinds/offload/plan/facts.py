@@ -39,6 +39,12 @@ from skysail.kinds.offload.plan.placement import (
     rule_of,
 )
 
+# Owners that ask for a cloud and are read live, so that no change of them enqueues their pods.
+_UNWATCHED_KINDS = {
+    "CronJob", "TrainingJob", "ModalJob", "JobSet", "TrainJob", "Trial", "InferenceService",
+    "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob",
+}  # fmt: skip
+
 
 class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     """A cloud node and its provider. `object` is None if the node is unknown, `offers` while they are unknown.
@@ -112,6 +118,7 @@ def pod_facts(seen: Observation) -> PlacementFacts:
         inherited={name: merged[name] for name in merged if name not in pod.annotations and name not in pod.labels},
         is_owner_known=seen.owners is not None,
         is_excluded=any(owner.kind in seen.excluded_kinds for owner in owners),
+        may_be_asked_later=any(owner.kind in _UNWATCHED_KINDS for owner in owners),
         is_settled=bool(pod.node) or pod.is_finished or pod.metadata.is_deleting,
         is_ask_invalid=bool(merged.get(Annotation.OFFLOAD)) and not request.provider,
         requests_gpu=requests_resource(pod.containers, GPU_RESOURCE),
@@ -225,9 +232,16 @@ def _policy(cloud: Cloud, seen: Observation, request: OffloadRequest, rule: Rule
             image=_image(seen.pod, request),
             uses_secrets=refers_to_secrets(seen.pod),
             is_automatic=rule is Rule.AUTOMATIC,
+            size=_size(seen, request),
             account_objects=account_objects.named(cloud.settings.provider, request.options),
         ),
     )
+
+
+def _size(seen: Observation, request: OffloadRequest) -> int:
+    """Return the number of instances of the launch: the ranks of the gang, or the replicas behind the pod."""
+    ref = seen.gang or gangs.gang_ref(seen.pod, seen.owners or ())
+    return ref.size if ref is not None else request.replicas
 
 
 def _image(pod: Pod, request: OffloadRequest) -> str:

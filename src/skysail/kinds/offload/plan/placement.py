@@ -121,6 +121,7 @@ class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
     `inherited`: annotations of owners that the pod lacks. `gang`: a phrase for the gang that the pod belongs to.
     `gang_ref`: the gang with the pod's rank, None if the rank is not known. `siblings`: the other pods of the gang,
     None if they are unknown.
+    `may_be_asked_later`: an owner may get an annotation that nothing watches.
     `is_owner_known`: whether the whole owner chain could be read. `is_excluded`: an adapter for its owner is off.
     `pinned_node`: the cloud node that the pod's own node selector names. `tolerates`: cloud nodes whose taint it
     tolerates. `pending_seconds`: age of the pod.
@@ -133,6 +134,7 @@ class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
     inherited: Mapping[str, str] = msgspec.field(default_factory=dict)
     is_owner_known: bool = True
     is_excluded: bool = False
+    may_be_asked_later: bool = False
     is_settled: bool = False
     is_ask_invalid: bool = False
     requests_gpu: bool = False

@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from skysail.base.names import Condition, EventReason, Reason
 from skysail.base.timestamps import timestamp
 from skysail.core.actions import Action, Bind, Event, PatchMetadata, PatchStatus, Plan
@@ -21,6 +23,8 @@ from skysail.kube.api.resources import POD
 Manifest = dict[str, Any]
 
 _MAX_MESSAGE_LENGTH = 1024
+# Delay until the owners of a pod that the scheduler refused are read again.
+_RECHECK_SECONDS = 60.0
 
 
 def plan(snapshot: PodSnapshot) -> Plan:
@@ -36,7 +40,7 @@ def plan(snapshot: PodSnapshot) -> Plan:
                 snapshot, decision.reason, decision.message, warning=False, requeue_after=decision.requeue_after
             )
         case Leave():
-            return _forget(snapshot)
+            return msgspec.structs.replace(_forget(snapshot), requeue_after=_recheck_delay(snapshot))
 
 
 def on_rejected(event: Event) -> Plan:
@@ -82,6 +86,16 @@ def _report(
     is_gang = reason == Reason.GANG_NOT_OFFLOADED
     event = Event(EventReason.GANG_NOT_OFFLOADED if is_gang else EventReason.OFFLOAD_REFUSED, text, warning=True)
     return Plan(actions=actions, events=(event,) if warning else (), requeue_after=requeue_after)
+
+
+def _recheck_delay(snapshot: PodSnapshot) -> float | None:
+    """Return the delay until the owners of a pod are read again, or None if a change of them enqueues the pod.
+
+    Users add an annotation when they see that their pods wait.
+    """
+    facts = snapshot.facts
+    waits = facts.may_be_asked_later and facts.verdict is not None and not facts.is_settled
+    return _RECHECK_SECONDS if waits else None
 
 
 def _forget(snapshot: PodSnapshot) -> Plan:

@@ -1,0 +1,134 @@
+"""Workloads of `skysail plan`: every kind whose pods may go to a cloud is planned, with the owners that ask for it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from skysail.base import settings
+from skysail.claims.limits.offload_policy import OffloadPolicy
+from skysail.claims.limits.spend_account import SpendAccountStatus
+from skysail.cli.clouds import launch_plan, workloads
+from skysail.cli.clouds.plan_facts import ClusterFacts
+from skysail.cloud.offers import OfferList
+from skysail.cloud.simulated.vendors import MODAL, RUNPOD
+from skysail.kinds.offload.config import offload_config
+
+SAMPLES = Path(__file__).parents[4] / "config" / "samples"
+NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
+POD = {"spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+ASK = {"skysail.dev/offload": "modal"}
+BY_REPLICA = {
+    "PyTorchJob": "pytorchReplicaSpecs",
+    "TFJob": "tfReplicaSpecs",
+    "XGBoostJob": "xgbReplicaSpecs",
+    "PaddleJob": "paddleReplicaSpecs",
+    "JAXJob": "jaxReplicaSpecs",
+}
+
+
+def parse(manifest):
+    return workloads.parse(yaml.safe_dump(manifest), "f.yaml", "team")
+
+
+def forecast(content, **spec):
+    allowed = {"namespaceSelector": {}, "providers": ["modal", "runpod"], "maxInstances": 100, **spec}
+    policy = msgspec.convert({"metadata": {"name": "default"}, "spec": allowed}, OffloadPolicy)
+    known = ClusterFacts(
+        policies=(policy,),
+        nodes=None,
+        offers={vendor.name: OfferList(vendor.offers, NOW.timestamp()) for vendor in (MODAL, RUNPOD)},
+        namespace_labels={workload.namespace: {} for workload in content.workloads},
+        accounts={workload.namespace: SpendAccountStatus() for workload in content.workloads},
+    )
+    offload = offload_config(settings.load({}, {}, None))
+    return launch_plan.forecast(content.workloads, content.skipped, known, offload, NOW)
+
+
+@pytest.mark.parametrize(
+    ("sample", "kind", "name", "containers"),
+    [
+        ("modal_v1alpha1_modaljob.yaml", "ModalJob", "training-job", 1),
+        ("modal_v1alpha1_modalendpoint.yaml", "ModalEndpoint", "inference-api", 10),
+        ("modal_v1alpha1_modalfunction.yaml", "ModalFunction", "data-processor", 10),
+        ("trainer_v1alpha1_trainjob.yaml", "TrainJob", "pytorch-distributed", 1),
+        ("v1_pod_modal-container.yaml", "Pod", "modal-container", 1),
+    ],
+)
+def test_sample_that_goes_to_modal_is_planned_with_its_price(sample, kind, name, containers):
+    content = workloads.parse((SAMPLES / sample).read_text(), sample, "team")
+    result = forecast(content)
+    (plan,) = result.workloads
+    assert (plan.kind, plan.name, plan.verdict, plan.message) == (kind, name, "allowed", "")
+    assert (plan.place, content.skipped) == ("modal", ())
+    assert plan.usd_per_hour == pytest.approx(containers * plan.candidates[0].usd_per_hour)
+    assert plan.worst_case_usd
+
+
+@pytest.mark.parametrize(("provider", "days"), [("modal", 1), ("runpod", 30)])
+def test_pod_without_a_deadline_is_planned_for_as_long_as_the_cloud_allows(provider, days):
+    manifest = {"kind": "Pod", "metadata": {"name": "p", "annotations": {"skysail.dev/offload": provider}}, **POD}
+    (plan,) = forecast(parse(manifest)).workloads
+    assert plan.lifetime_seconds == days * 86400
+    assert plan.worst_case_usd == pytest.approx(plan.usd_per_hour * 24 * days)
+
+
+def test_each_app_counts_as_one_instance():
+    samples = ("modal_v1alpha1_modalendpoint.yaml", "modal_v1alpha1_modalfunction.yaml")
+    text = "---\n".join((SAMPLES / sample).read_text() for sample in samples)
+    result = forecast(workloads.parse(text, "f.yaml", "team"), maxInstances=2)
+    assert (len(result.workloads), result.verdict) == (2, "allowed")
+
+
+@pytest.mark.parametrize("kind", BY_REPLICA)
+def test_job_of_the_training_operator_is_planned_by_replica_type(kind):
+    groups = {"Master": {"replicas": 1, "template": POD}, "Worker": {"replicas": 3, "template": POD}}
+    spec = {BY_REPLICA[kind]: groups, "runPolicy": {"backoffLimit": 2}}
+    content = parse({"kind": kind, "metadata": {"name": "mnist", "annotations": ASK}, "spec": spec})
+    result = forecast(content)
+    assert [(plan.kind, plan.name, plan.pods, plan.place) for plan in result.workloads] == [
+        (kind, "mnist", 1, "modal"),
+        (kind, "mnist", 3, "modal"),
+    ]
+    assert any("2 retries" in note for note in result.workloads[0].notes)
+
+
+def test_job_set_counts_the_pods_of_all_jobs():
+    job = {"spec": {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": POD}}
+    rows = [{"name": "node", "replicas": 2, "template": job}]
+    manifest = {"kind": "JobSet", "metadata": {"name": "set", "annotations": ASK}, "spec": {"replicatedJobs": rows}}
+    (plan,) = forecast(parse(manifest)).workloads
+    assert (plan.kind, plan.name, plan.pods, plan.parallel, plan.place) == ("JobSet", "set", 4, 4, "modal")
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "Deployment"])
+def test_controller_that_keeps_pods_is_planned(kind):
+    template = {**POD, "metadata": {"annotations": ASK}}
+    (plan,) = forecast(
+        parse({"kind": kind, "metadata": {"name": "s"}, "spec": {"replicas": 2, "template": template}})
+    ).workloads
+    assert (plan.name, plan.parallel, plan.place) == ("s", 2, "modal")
+
+
+def test_train_job_with_a_runtime_of_trainer_is_planned_by_what_it_says_itself():
+    trainer = {"numNodes": 2, "image": "i", "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
+    spec = {"runtimeRef": {"name": "modal-own"}, "trainer": trainer}
+    (plan,) = forecast(parse({"kind": "TrainJob", "metadata": {"name": "t"}, "spec": spec})).workloads
+    assert (plan.place, plan.pods, any("runtime is not read" in note for note in plan.notes)) == ("modal", 2, True)
+
+
+def test_cap_of_the_object_bounds_the_worst_case_of_all_its_pods():
+    asks = {**ASK, "skysail.dev/max-cost-usd": "0.5"}
+    spec = {"parallelism": 1, "completions": 5, "backoffLimit": 3, "template": POD}
+    (plan,) = forecast(parse({"kind": "Job", "metadata": {"name": "j", "annotations": asks}, "spec": spec})).workloads
+    assert plan.worst_case_usd == 0.5
+    assert [note for note in plan.notes if "retries" in note] == []
+    assert any("at most 0.5 USD" in note for note in plan.notes)
+
+
+def test_other_kinds_are_named_as_not_planned():
+    assert parse({"kind": "ConfigMap", "metadata": {"name": "c"}}).skipped == ("ConfigMap c",)

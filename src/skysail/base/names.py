@@ -46,6 +46,10 @@ class Label(DocumentedName):
     )
     REVISION = "skysail.dev/revision", "Hash of the model revision of a child or its pod."
     SOURCE_CLAIM = "skysail.dev/source-claim", "PVC that a pod of a model copies the model from."
+    AT_CLOUD = (
+        "skysail.dev/at-cloud",
+        "`true` on each server of a model at a cloud, which downloads the model itself.",
+    )
     OUTCOME = "skysail.dev/outcome", "`served` or `failed` on a revision in the history of a model."
     MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction behind a Service."
     ENDPOINT_UID = "skysail.dev/endpoint-uid", "UID of the ModalEndpoint or ModalFunction that a child belongs to."
@@ -104,7 +108,7 @@ class Annotation(DocumentedName):
     )
     PERIOD = (
         "skysail.dev/period",
-        "On a pod of an App: number of the period that its claim pays for. Each period is a new claim.",
+        "On a server at a cloud: number of the period that its claim pays for. Each period is a new claim.",
     )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",

@@ -588,6 +588,18 @@ class Metric(DocumentedName):
     )
     MODEL_ROLLBACKS = "model_rollbacks_total", "Automatic rollbacks to an earlier revision, by `kind`."
     MODELS_READY = "model_ready", "1 for each model that answers, 0 for others, by `kind`, `namespace`, `name`."
+    ENDPOINT_STATE = (
+        "skysail_endpoint_state",
+        "1 for the phase of each ModalEndpoint and ModalFunction, by `kind`, `namespace`, `name`, `phase`.",
+    )
+    ENDPOINT_UPDATE_FAILED = (
+        "skysail_endpoint_update_failed",
+        "1 while an older revision serves because the last update failed, else 0, by `kind`, `namespace`, `name`.",
+    )
+    ENDPOINT_DEPLOYMENTS = (
+        "skysail_endpoint_deployments_total",
+        "Deployments of endpoints and functions, by `kind`, `outcome` (served, failed).",
+    )
     TRAINING_JOBS_CREATED = "trainingjob_created_total", "TrainingJobs that were created, by `namespace`."
     TRAINING_JOBS_COMPLETED = "trainingjob_completed_total", "TrainingJobs that succeeded, by `namespace`."
     TRAINING_JOBS_FAILED = "trainingjob_failed_total", "TrainingJobs that failed, by `namespace`, `reason`."

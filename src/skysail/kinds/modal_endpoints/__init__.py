@@ -1,1 +1,1 @@
-"""ModalEndpoint and ModalFunction: a Deployment of pods at Modal, a Service through the bridge, and code as a ConfigMap."""
+"""ModalEndpoint and ModalFunction: a Deployment of pods at Modal, a Service through the bridge, code as a ConfigMap."""

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from skysail.app import manifests
+from skysail.base.settings import Settings
 from tests.support.clouds import NODES, Books, claims, start_bridge, start_operator
 from tests.support.kubectl import TIMEOUT, Manifest, apply, fresh_namespace, get, ok
 from tests.support.serving import (
+    IMAGE,
     RESOURCES,
     ask_on,
+    build_images,
     condition,
     linear,
     model_deployment,
@@ -35,6 +38,7 @@ QUESTION = {"features": [[1.0]]}
 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster) -> Iterator[Cluster]:
+    build_images(cluster, IMAGE, Settings().fetch_image)
     cluster.start_agent()
     start_operator(cluster, restart=True, env={"SKYSAIL_MIN_READY_SECONDS": "2"})
     start_bridge(cluster)

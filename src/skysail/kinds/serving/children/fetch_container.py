@@ -82,7 +82,7 @@ def before_server(desired: DesiredModel, revision: Revision, config: ServingConf
     Its arguments are the words of the server.
     """
     found: Manifest = {
-        "command": [*_PROGRAM, *_words(desired, revision, config, MODELS), "--"],
+        "command": [*_PROGRAM, *_words(desired, revision, config, MODELS), *_allowed(config), "--"],
         "volumeMounts": [{"name": _MODELS, "mountPath": posixpath.dirname(MODELS)}],
     }
     return found | _credentials(revision.want)
@@ -127,9 +127,9 @@ def _arguments(
         found += ["--script", spec.script, "--script-into", f"{LAUNCHER_PATH}/script"]
     if desired.storage is None:
         found.append("--on-node")
-    found += [word for hash_ in keep for word in ("--keep", hash_)]
-    into = f"{_STORE}/{revision.hash}"
-    return [*_words(desired, revision, config, into), *(literal(word) for word in found)]
+    kept = [word for hash_ in keep for word in ("--keep", hash_)]
+    words = _words(desired, revision, config, f"{_STORE}/{revision.hash}")
+    return [*words, *(literal(word) for word in found), *_allowed(config), *kept]
 
 
 def _words(desired: DesiredModel, revision: Revision, config: ServingConfig, into: str) -> list[str]:
@@ -140,8 +140,11 @@ def _words(desired: DesiredModel, revision: Revision, config: ServingConfig, int
     # Serve the content that was validated: other content at the same address is rejected.
     if sha256 := revision.digest.removeprefix("sha256:") or spec.sha256:
         found += ["--sha256", sha256]
-    found += [word for place in config.allowed for word in ("--allow", place)]
     return [literal(word) for word in found]
+
+
+def _allowed(config: ServingConfig) -> list[str]:
+    return [literal(word) for place in config.allowed for word in ("--allow", place)]
 
 
 def _credentials(spec: RevisionSpec) -> Manifest:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from skysail.local.images.environments import open_environments
 from tests.support.kubectl import Manifest, apply, get, ok, pod, until_condition
 
 if TYPE_CHECKING:
@@ -38,6 +41,13 @@ while True:
         print(json.dumps({"count": count, "answer": answer}), flush=True)
         seen = answer
 """
+
+
+def build_images(node: Cluster, *images: str) -> None:
+    """Build the environments of images here. A cluster without an egress proxy reaches no package index."""
+    _, environments = open_environments(node.home.root, os.environ)
+    for image in images:
+        assert asyncio.run(environments.find(image, lambda _: None)) is not None
 
 
 class Told(msgspec.Struct):

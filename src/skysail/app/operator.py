@@ -52,6 +52,7 @@ from skysail.core.actions import Event
 from skysail.core.controller import Controller, Reconciler
 from skysail.core.executor import CacheRegistry, Executor
 from skysail.core.fence import Fenced, FencedTransport
+from skysail.kinds.modal_endpoints import metrics as endpoint_metrics
 from skysail.kinds.modal_endpoints.reconciler import AccountFacts
 from skysail.kinds.offload.reconciler import CloudPodReconciler
 from skysail.kinds.serving import metrics as serving_metrics
@@ -537,6 +538,7 @@ class Operator:
         SpendingMetrics(self._claim_manager.limits, lambda: self._elector.is_leader, clock.now).register(self._metrics)
         TrainingMetrics(self._training_module.caches, lambda: self._elector.is_leader).register(self._metrics)
         serving_metrics.Counts(self._serving_module.caches, lambda: self._elector.is_leader).register(self._metrics)
+        endpoint_metrics.Counts(self._endpoints_module.caches, lambda: self._elector.is_leader).register(self._metrics)
 
     def _count_effects(self) -> dict[str, float]:
         executors = (

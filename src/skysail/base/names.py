@@ -46,6 +46,10 @@ class Label(DocumentedName):
     )
     REVISION = "skysail.dev/revision", "Hash of the model revision of a child or its pod."
     SOURCE_CLAIM = "skysail.dev/source-claim", "PVC that a pod of a model copies the model from."
+    AT_CLOUD = (
+        "skysail.dev/at-cloud",
+        "`true` on each server of a model at a cloud, which downloads the model itself.",
+    )
     OUTCOME = "skysail.dev/outcome", "`served` or `failed` on a revision in the history of a model."
     MODAL_FUNCTION = "modal-operator.io/function", "Name of the ModalFunction behind a Service."
     ENDPOINT_UID = "skysail.dev/endpoint-uid", "UID of the ModalEndpoint or ModalFunction that a child belongs to."
@@ -104,7 +108,7 @@ class Annotation(DocumentedName):
     )
     PERIOD = (
         "skysail.dev/period",
-        "On a pod of an App: number of the period that its claim pays for. Each period is a new claim.",
+        "On a server at a cloud: number of the period that its claim pays for. Each period is a new claim.",
     )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
@@ -591,6 +595,18 @@ class Metric(DocumentedName):
     )
     MODEL_ROLLBACKS = "model_rollbacks_total", "Automatic rollbacks to an earlier revision, by `kind`."
     MODELS_READY = "model_ready", "1 for each model that answers, 0 for others, by `kind`, `namespace`, `name`."
+    ENDPOINT_STATE = (
+        "skysail_endpoint_state",
+        "1 for the phase of each ModalEndpoint and ModalFunction, by `kind`, `namespace`, `name`, `phase`.",
+    )
+    ENDPOINT_UPDATE_FAILED = (
+        "skysail_endpoint_update_failed",
+        "1 while an older revision serves because the last update failed, else 0, by `kind`, `namespace`, `name`.",
+    )
+    ENDPOINT_DEPLOYMENTS = (
+        "skysail_endpoint_deployments_total",
+        "Deployments of endpoints and functions, by `kind`, `outcome` (served, failed).",
+    )
     TRAINING_JOBS_CREATED = "trainingjob_created_total", "TrainingJobs that were created, by `namespace`."
     TRAINING_JOBS_COMPLETED = "trainingjob_completed_total", "TrainingJobs that succeeded, by `namespace`."
     TRAINING_JOBS_FAILED = "trainingjob_failed_total", "TrainingJobs that failed, by `namespace`, `reason`."

@@ -38,6 +38,7 @@ _EXPIRY_MARGIN = 30.0
 _RENEWAL_SECONDS = 60.0
 _REJECTED = frozenset({401, 403})
 _BAD_REQUEST, _TOO_LARGE, _BAD_GATEWAY, _UNAVAILABLE, _TIMEOUT = 400, 413, 502, 503, 504
+_SERVER_ERROR = 500
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 log = logging.getLogger(__name__)
@@ -218,7 +219,7 @@ class HttpProxy:
             if request.transport is not None:
                 request.transport.abort()
             return answer
-        self._traffic.count(route, "ok")
+        self._traffic.count(route, "failed" if reply.status >= _SERVER_ERROR else "ok")
         return answer
 
     async def _carry_websocket(self, route: Route, request: web.BaseRequest) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from skysail.base.metrics import Metrics
 from skysail.base.names import Metric
 from skysail.bridge.routes import Route
 
-Outcome = Literal["ok", "limited", "unreachable", "aborted", "rejected"]
+Outcome = Literal["ok", "failed", "limited", "unreachable", "aborted", "rejected"]
 Direction = Literal["in", "out"]
 _LABELS = ("namespace", "owner", "port")
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from skysail.base import terminal_text
-from skysail.base.names import Reason
+from skysail.base.names import Condition, Reason
 from skysail.kube.api.workloads import Pod
 
 _GATED = "SchedulingGated"
@@ -32,6 +32,22 @@ _UNSUPPORTED = "Unsupported"
 _NO_VOLUME = ("persistentvolumeclaim", "volume node affinity", "volume(s)")
 _QUOTA = "exceeded quota"
 _MAX_TEXT_LENGTH = 512
+_REASONS = {reason.value: reason for reason in Reason}
+# Reasons of containers at clouds that say by themselves what a user or an administrator can do.
+_NAMED = {
+    Reason.BUDGET_EXHAUSTED,
+    Reason.CLOUD_UNREACHABLE,
+    Reason.ENTRYPOINT_UNKNOWN,
+    Reason.INSTANCE_LIMIT_REACHED,
+    Reason.LAUNCH_RATE_LIMITED,
+    Reason.LIMITS_UNKNOWN,
+    Reason.NO_ACCOUNT,
+    Reason.NO_CAPACITY,
+    Reason.NO_SHELL,
+    Reason.POLICY_DENIED,
+    Reason.PRICE_ABOVE_CAP,
+    Reason.THROTTLED,
+}
 
 P = TypeVar("P", bound=Pod)
 
@@ -55,6 +71,9 @@ def pending_reason(pod: Pod, who: str, *, event: PodEvent | None = None, previou
     `who` names the pod in the message; `previous` is the message of the previous reconcile.
     """
     unscheduled = pod.unscheduled_condition
+    refused = next((row for row in pod.status.conditions if row.type == Condition.OFFLOAD), None)
+    if refused is not None and refused.status == "False" and not pod.spec.node_name:
+        return PendingReason(_REASONS.get(refused.reason, Reason.NO_MATCHING_NODE), f"{who}: {refused.message}")
     if unscheduled is not None:
         return _unscheduled(who, unscheduled.reason, unscheduled.message)
     for container in pod.containers:
@@ -137,9 +156,8 @@ def _held(who: str, reason: str, message: str, previous: str) -> PendingReason:
         return PendingReason(
             Reason.UNSUPPORTED, f"{who} cannot run on its node: unsupported fields: {truncate(message)}"
         )
-    for image_reason in (Reason.ENTRYPOINT_UNKNOWN, Reason.NO_SHELL):
-        if reason == image_reason:
-            return PendingReason(image_reason, f"{who} does not start: {truncate(message)}")
+    if reason in _NAMED:
+        return PendingReason(_REASONS[reason], f"{who} does not start: {truncate(message)}")
     if reason in _NO_CONFIG:
         return PendingReason(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {reason_text}")
     return PendingReason(Reason.STARTING, f"{who} does not start: {reason_text}")

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as CallTimeout
 from types import SimpleNamespace
 from typing import Any, Awaitable, Callable, Iterable, Iterator, Tuple, Union  # noqa: UP035 (Python 3.8)
@@ -44,6 +44,8 @@ _BODIES = ("POST", "PUT", "PATCH")
 _JSON = "application/json"
 _PIECE = 2**20
 _POLL_SECONDS = 0.05
+# Time for the last answers before a process ends whose calls all hang.
+_LAST_ANSWERS_SECONDS = 1.0
 
 Answer = Tuple[int, str, Union[bytes, Iterator[bytes]]]  # noqa: UP006, UP007 (evaluated by Python 3.8)
 
@@ -76,16 +78,35 @@ def load(handler: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _end_process() -> None:
+    """End the process soon. No thread can be stopped, so only a new container serves again."""
+    sys.stderr.write("All concurrent calls of the function hang, so the container ends.\n")
+    sys.stderr.flush()
+    threading.Timer(_LAST_ANSWERS_SECONDS, os._exit, (1,)).start()
+
+
 class HandlerApp:
-    """Calls the function: arguments from a request, result as the body of an answer."""
+    """Calls the function: arguments from a request, result as the body of an answer.
+
+    `on_stuck` is called when as many calls hang as may run at once.
+    """
 
     def __init__(
-        self, function: Callable[..., Any], *, returns: str = "json", timeout: float = 300.0, concurrency: int = 1
+        self,
+        function: Callable[..., Any],
+        *,
+        returns: str = "json",
+        timeout: float = 300.0,
+        concurrency: int = 1,
+        on_stuck: Callable[[], None] = _end_process,
     ) -> None:
         self._function = function
         self._returns = returns
         self._timeout = timeout
         self._executor = ThreadPoolExecutor(max_workers=concurrency)
+        self._concurrency = concurrency
+        self._on_stuck = on_stuck
+        self._hanging: set[Future[Any]] = set()
         self._signature = inspect.signature(function)
         self._takes_request = returns == "any" and list(self._signature.parameters) == ["request"]
 
@@ -96,14 +117,30 @@ class HandlerApp:
             return 200, "text/plain", b"ok\n"
         try:
             arguments, named = self._arguments(method, url, headers, body)
-            return self._encode(self._executor.submit(self._call, arguments, named).result(self._timeout))
+            call = self._executor.submit(self._call, arguments, named)
+            if not self._has_ended(call):
+                return 504, _JSON, _json({"error": "TimeoutError"})
+            return self._encode(call.result())
         except _BadCall as error:
             return error.status, _JSON, _json({"error": str(error)})
-        except CallTimeout:
-            return 504, _JSON, _json({"error": "TimeoutError"})
-        except Exception as error:  # noqa: BLE001 (foreign code; its message may hold secrets, so only the type is sent)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (foreign code; its message may hold secrets)
             traceback.print_exc()
             return 500, _JSON, _json({"error": type(error).__name__})
+
+    def _has_ended(self, call: Future[Any]) -> bool:
+        """Wait for the call. Returns whether it has ended in time, with a result or an exception."""
+        try:
+            call.exception(self._timeout)
+        except CallTimeout:
+            if not call.cancel():
+                self._leave_hanging(call)
+        return call.done() and not call.cancelled()
+
+    def _leave_hanging(self, call: Future[Any]) -> None:
+        self._hanging.add(call)
+        call.add_done_callback(self._hanging.discard)
+        if len(self._hanging) >= self._concurrency:
+            self._on_stuck()
 
     def _arguments(
         self, method: str, url: SplitResult, headers: Iterable[tuple[str, str]], body: bytes

@@ -325,6 +325,8 @@ async def test_http_proxy_server_that_hangs_is_a_timeout():
 async def test_http_proxy_error_of_the_server_is_passed_on():
     async with bridge() as harness, aiohttp.ClientSession() as client, client.get(f"{harness.url}/raise") as reply:
         assert (reply.status, await reply.text()) == (500, "ValueError")
+        page = harness.metrics.render().decode()
+        assert 'skysail_bridge_requests_total{namespace="n",outcome="failed",owner="web",port="8000"} 1.0' in page
     assert len(harness.server.seen) == 1, "an answer is not retried, whatever its status"
 
 

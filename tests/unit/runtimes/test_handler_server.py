@@ -32,6 +32,14 @@ def fail(**_: Any) -> None:
     raise ValueError("canary-secret")
 
 
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def give_up() -> None:
+    raise TimeoutError("of its own")
+
+
 def call(function: Any, method: str, target: str, body: bytes = b"", **options: Any) -> tuple[int, Any]:
     status, kind, answer = HandlerApp(function, **options).answer(method, target, (), body)
     content = answer if isinstance(answer, bytes) else b"".join(answer)
@@ -49,6 +57,8 @@ def call(function: Any, method: str, target: str, body: bytes = b"", **options: 
         (later, "GET", "/?x=1", b"", (200, ["1"])),
         (fail, "GET", "/", b"", (500, {"error": "ValueError"})),
         (lambda: {1, 2}, "GET", "/", b"", (500, {"error": "TypeError"})),
+        (leave, "GET", "/", b"", (500, {"error": "SystemExit"})),
+        (give_up, "GET", "/", b"", (500, {"error": "TimeoutError"})),
     ],
 )
 def test_handler_app_follows_the_call_convention(function, method, target, body, expected):
@@ -65,11 +75,30 @@ def test_handler_app_arguments_that_do_not_fit_are_a_bad_request(target, body):
 def test_handler_app_slow_call_times_out():
     import threading
 
-    released = threading.Event()
+    released, stuck = threading.Event(), []
+    late = (504, {"error": "TimeoutError"})
     try:
-        assert call(lambda: released.wait(60), "GET", "/", timeout=0.01) == (504, {"error": "TimeoutError"})
+        options = {"timeout": 0.01, "concurrency": 2, "on_stuck": lambda: stuck.append(1)}
+        app = HandlerApp(lambda: released.wait(60), **options)
+        for expected in ([], [1], [1]):
+            status, _, answer = app.answer("GET", "/", (), b"")
+            assert (status, json.loads(answer)) == late
+            assert stuck == expected, "the last call never began, because both threads hang"
     finally:
         released.set()
+
+
+def test_handler_server_whose_calls_all_hang_ends_after_its_last_answer(tmp_path: Path):
+    (tmp_path / "app.py").write_text("import threading\ndef handler():\n    threading.Event().wait()\n")
+    settings = {"SKYSAIL_HANDLER": "app.handler", "SKYSAIL_PORT": "0", "SKYSAIL_TIMEOUT": "0.1"}
+    env = {**os.environ, **settings, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen([sys.executable, handler_server.__file__], env=env, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        connection = http.client.HTTPConnection("127.0.0.1", int(run.stdout.readline().rsplit(" ", 1)[1]), timeout=60)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 504
+        connection.close()
+        assert run.wait(60) == 1, "so that the cloud starts another container"
 
 
 def test_handler_app_endpoint_returns_text_bytes_and_streams():

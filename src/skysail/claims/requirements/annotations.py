@@ -104,6 +104,21 @@ _READ = frozenset(
     }
 )
 
+# Annotations of a model that its servers get. The others describe a program, which the model's runtime decides.
+_OF_SERVERS = _READ - {
+    *container_mode.FIELDS,
+    Annotation.MODAL_APP,
+    Annotation.MODAL_HANDLER,
+    Annotation.MODAL_I6PN,
+    Annotation.MODAL_REPLICAS,
+    Annotation.MODAL_RETRIES,
+    Annotation.MODAL_TUNNEL,
+    Annotation.MODAL_TUNNEL_PORT,
+    Annotation.MODAL_USE,
+    Annotation.MODAL_WORKLOAD_TYPE,
+    Annotation.RUNPOD_MANAGED,
+}
+
 
 def parse(
     metadata_annotations: Mapping[str, str],
@@ -147,6 +162,14 @@ def parse(
 def tunnel_port(metadata_annotations: Mapping[str, str], labels: Mapping[str, str]) -> int | None:
     """Return the port that the pod's tunnel leads to, or None if the pod asks for no tunnel."""
     return _tunnel_port(AnnotationReader(metadata_annotations, labels))
+
+
+def of_servers(metadata_annotations: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations with which servers of a model ask for a cloud, empty if the model asks for none."""
+    link = OwnerLink(kind="", name="", annotations=metadata_annotations, labels=labels)
+    found = {name: value for name, value in sorted(inherit((link,)).items()) if name in _OF_SERVERS}
+    # A provider that does not exist is a request, too: it is an error, and not the same as none.
+    return found if Annotation.OFFLOAD in found or parse(found, {}, PodSpecView()).provider else {}
 
 
 def inherit(chain: Sequence[OwnerLink]) -> dict[str, str]:

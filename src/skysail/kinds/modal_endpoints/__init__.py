@@ -1,1 +1,1 @@
-"""API types of ModalEndpoint and ModalFunction. Their controller is not built yet."""
+"""ModalEndpoint and ModalFunction: a Deployment of pods at Modal, a Service through the bridge, code as a ConfigMap."""

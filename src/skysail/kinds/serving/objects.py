@@ -112,6 +112,11 @@ class Pod(workloads.Pod, frozen=True, gc=False):
         return label(self, Label.TYPE) == labels.VALIDATION_TYPE
 
     @property
+    def is_at_cloud(self) -> bool:
+        """Return whether the pod is a server at a cloud, whose container downloads the model before it serves."""
+        return bool(label(self, Label.AT_CLOUD))
+
+    @property
     def serves(self) -> bool:
         """Return whether the pod serves, ready or not."""
         return not self.prepares and not self.metadata.is_deleting and not self.is_finished

@@ -76,11 +76,14 @@ def _runtime(pattern: str, module: str, *packages: str) -> Rule:
     return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=(copied_dir,))
 
 
+_FETCH = ("aiohttp", "huggingface-hub", "msgspec", "obstore")
 # The server uses internals of uvicorn's protocol, so the version is bounded.
-_SERVER = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn>=0.54,<0.55", "uvloop")
+_ENGINE = ("fastapi", "httptools", "msgspec", "numpy", "onnxruntime", "orjson", "uvicorn>=0.54,<0.55", "uvloop")
+# At a cloud, a server downloads its model itself.
+_SERVER = tuple(dict.fromkeys((*_ENGINE, *_FETCH)))
 
 DEFAULT_RULES = (
-    _runtime("*skysail-fetch:*", "fetch", "aiohttp", "huggingface-hub", "msgspec", "obstore"),
+    _runtime("*skysail-fetch:*", "fetch", *_FETCH),
     _runtime("*fastapi-onnx:*", "model_server", *_SERVER),
     _runtime("*fastapi-pytorch:*", "model_server", *_SERVER, "safetensors", "torch"),
     Rule(pattern="python:*", default_args=("python3",)),

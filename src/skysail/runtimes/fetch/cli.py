@@ -1,7 +1,7 @@
 """Command line of the download.
 
 Progress goes to stdout, the result to the termination message of the container, and the kind of failure into the exit
-code.
+code. A command after `--` replaces this process when the model is there: at a cloud, one container does both.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _TERMINATION_LOG = "/dev/termination-log"
 _MAX_MESSAGE_LENGTH = 3000  # Kubernetes accepts 4096 bytes in total
 _SECONDS = 20.0  # of consecutive failures: a host that does not exist is reported within a minute
 _LIMIT = 2**40
+_NOT_EXECUTABLE = 127  # as a shell's
 _OF_LIBRARIES = ("AWS_", "GOOGLE_", "HF_", "HUGGINGFACE_")
 # For a model in the server image, only the validation is set up.
 _IN_IMAGE = "file://"
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the download and return the exit code."""
     os.umask(0o022)  # the server reads the model as another user
     options = _parser().parse_args(arguments)
+    original = dict(environment)
     log = Path(environment.get("TERMINATION_LOG", _TERMINATION_LOG))
     known = credentials.from_env(environment)
     _hide_from_libraries()
@@ -63,8 +65,25 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         message = {"step": error.step, "reason": error.reason, "message": sentence[:_MAX_MESSAGE_LENGTH]}
         _leave(message, log)
         return error.exit_code
+    if options.then:
+        return _become(options.then, original, log)
     _leave(msgspec.to_builtins(result), log)
     return 0
+
+
+def _become(command: list[str], environment: Mapping[str, str], log: Path) -> int:
+    """Replace this process by the command, without the credentials. Returns an exit code only if that is impossible."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, credentials.without(environment))  # noqa: S606 (no shell)
+    except OSError as error:
+        sentence = (
+            f"The image cannot run {command[0]} ({error.strerror}): use an image with the server of this runtime."
+        )
+        sys.stderr.write(f"{sentence}\n")
+        _leave({"step": "Deploy", "reason": "CrashLoop", "message": sentence}, log)
+        return _NOT_EXECUTABLE
 
 
 def _hide_from_libraries() -> None:
@@ -92,6 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--keep", action="append", default=[], metavar="HASH", help="revision to keep on the volume")
     parser.add_argument("--on-node", action="store_true", help="keep some space free, because the disk is the node's")
+    parser.add_argument(
+        "then", nargs="*", metavar="-- COMMAND", help="program that replaces this one when the model is downloaded"
+    )
     return parser
 
 

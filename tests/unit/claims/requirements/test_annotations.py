@@ -228,6 +228,25 @@ def test_every_documented_annotation_of_the_clouds_is_read_or_written():
     assert ours <= annotations._READ | annotations._WRITTEN
 
 
+@pytest.mark.parametrize(
+    ("written", "labels", "of_servers"),
+    [
+        ({"skysail.dev/offload": "modal", "note": "x"}, {}, {"skysail.dev/offload": "modal"}),
+        ({}, {"runpod.io/offload": "true"}, {"runpod.io/offload": "true"}),
+        ({"skysail.dev/offload": "moon"}, {}, {"skysail.dev/offload": "moon"}),
+        ({"modal-operator.io/offload": "false", "modal-operator.io/gpu": "T4"}, {}, {}),
+        (
+            {"modal-operator.io/offload": "true", "modal-operator.io/gpu": "T4", "modal-operator.io/command": "ls"},
+            {},
+            {"modal-operator.io/offload": "true", "modal-operator.io/gpu": "T4"},
+        ),
+        ({"modal-operator.io/use-modal": "true"}, {}, {}),
+    ],
+)
+def test_of_servers_only_place_and_machine_are_passed_on(written, labels, of_servers):
+    assert annotations.of_servers(written, labels) == of_servers
+
+
 def link(kind: str, annotations_: dict[str, str] | None = None, labels: dict[str, str] | None = None) -> OwnerLink:
     return OwnerLink(kind=kind, name=kind.lower(), annotations=annotations_ or {}, labels=labels or {})
 

@@ -212,6 +212,7 @@ def _pod(of: Model, name: str, owner: str, phase: str, rows: dict[str, Any], **m
                     Label.REVISION: more.get("of_revision") or revision(of),
                     Label.MODEL_UID: UID,
                     Label.TYPE: "validation" if owner == "Job" else "inference",
+                    **({Label.AT_CLOUD: "true"} if samples.serving(of).want.offload and owner != "Job" else {}),
                 },
                 "ownerReferences": [{"apiVersion": "v1", "kind": owner, "name": SET, "uid": owner, "controller": True}],
                 **more.get("metadata", {}),

@@ -92,6 +92,13 @@ class Command:
         given = {f"{PREFIX}{key}": value for key, value in (keys or {}).items()}
         self._environment = {**inherited, "TERMINATION_LOG": str(self._log), **given}
 
+    def set(self, name: str, value: str) -> None:
+        self._environment[name] = value
+
+    @property
+    def has_message(self) -> bool:
+        return self._log.exists()
+
     async def start(self, before=None) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable,

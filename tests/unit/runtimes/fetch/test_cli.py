@@ -45,6 +45,42 @@ async def test_a_success_leaves_the_digest_as_its_message(tmp_path: Path):
     assert lines[-1]["bytes"] == lines[-1]["total"] == len(_BODY)
 
 
+_SERVER = """
+import json, os, sys
+print(json.dumps([os.getpid(), sys.argv[1:], sorted(x for x in os.environ if "SECRET" in x), os.environ["MINE"]]))
+"""
+
+
+async def test_a_command_replaces_a_finished_download_without_its_credentials(tmp_path: Path, monkeypatch):
+    files = _files()
+    async with serving(files) as url:
+        then = ("--", sys.executable, "-c", _SERVER, "--port", "1")
+        command = _command(tmp_path, f"{url}/iris.onnx", *then, token="hunter2")
+        command.set("MINE", "kept")
+        process = await command.start()
+        code = await command.end(process)
+
+    assert code == 0, command.err
+    assert content(tmp_path / "volume/0123456789") == {"iris.onnx": _BODY}
+    assert json.loads(command.out.splitlines()[-1]) == [process.pid, ["--port", "1"], [], "kept"]
+    assert not command.has_message, "the log of the server says why it ends"
+
+
+async def test_a_command_is_not_run_after_a_failed_download(tmp_path: Path):
+    async with serving(_files()) as url:
+        command = _command(tmp_path, f"{url}/other.onnx", "--", sys.executable, "-c", "print('served')")
+        assert await command.run() == 78
+    assert command.message["reason"] == "NotFound"
+    assert "served" not in command.out
+
+
+async def test_a_command_that_is_not_in_the_image_is_named(tmp_path: Path):
+    async with serving(_files()) as url:
+        command = _command(tmp_path, f"{url}/iris.onnx", "--", "no-such-server")
+        assert await command.run() == 127
+    assert "The image cannot run no-such-server (No such file or directory)" in command.message["message"]
+
+
 @pytest.mark.parametrize(
     ("uri", "more", "code", "reason"),
     [

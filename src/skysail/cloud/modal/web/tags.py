@@ -22,7 +22,9 @@ _OWNER = "skysail"
 _ID = "web."
 _MAX_NAME = 64
 _MAX_LABEL = 63
-_HASH_LENGTH = 8
+_CLUSTER_LENGTH = 8
+# Long enough that no tenant finds a name with the digest of another one's App.
+_DIGEST_LENGTH = 16
 _MAX_EARLIER = 8
 _CHECK = "-check"
 # A claim of this name never exists, so the orphan collector ends a check that was left over.
@@ -43,7 +45,7 @@ class WebTags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prefix(cluster: str) -> str:
-    return f"{_PREFIX}-{cluster[:_HASH_LENGTH]}-"
+    return f"{_PREFIX}-{cluster[:_CLUSTER_LENGTH]}-"
 
 
 def app_name(cluster: str, namespace: str, name: str, *, is_check: bool = False) -> str:
@@ -51,7 +53,7 @@ def app_name(cluster: str, namespace: str, name: str, *, is_check: bool = False)
     suffix = _CHECK if is_check else ""
     whole = f"{prefix(cluster)}{namespace}.{name}"
     if len(whole) + len(suffix) > _MAX_NAME or whole.endswith(_CHECK):
-        whole = f"{whole[: _MAX_NAME - _HASH_LENGTH - len(_CHECK) - 1]}.{_digest(whole)}"
+        whole = f"{whole[: _MAX_NAME - _DIGEST_LENGTH - len(_CHECK) - 1]}.{_digest(whole)}"
     return whole + suffix
 
 
@@ -62,7 +64,7 @@ def is_check(name: str) -> bool:
 def label(app: str) -> str:
     """Return the label of the App's URL, which is unique in the workspace."""
     readable = re.sub(r"[^a-z0-9]+", "-", app.lower()).strip("-")
-    return f"{readable[: _MAX_LABEL - _HASH_LENGTH - 1].strip('-')}-{_digest(app)}"
+    return f"{readable[: _MAX_LABEL - _DIGEST_LENGTH - 1].strip('-')}-{_digest(app)}"
 
 
 def instance_id(app_id: str, claim: str) -> str:
@@ -125,7 +127,7 @@ def decode(tags: Mapping[str, str]) -> WebTags:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def _number(text: str | None) -> float:

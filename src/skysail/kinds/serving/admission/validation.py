@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import msgspec
 
 from skysail.base.names import Annotation
+from skysail.claims.requirements.annotations import parse as parse_offload
+from skysail.claims.requirements.types import PodSpecView
 from skysail.kinds.serving.api.types import MLModel, Model, ModelDeployment
 from skysail.kinds.serving.children import pod_templates
 from skysail.kinds.serving.spec import model_uri
@@ -34,6 +36,7 @@ def validate(model: Model, config: ServingConfig) -> tuple[str, ...]:
         *_resources(model.spec.resources or ResourceRequirements(), desired),
         *_storage(desired),
         *_annotations(model),
+        *_offload(model, desired),
     )
 
 
@@ -47,7 +50,22 @@ def warnings_for(model: Model, config: ServingConfig) -> tuple[str, ...]:
     suffix, server = model_uri.suffix(spec.uri), config.matching_runtime(spec.image, spec.runtime) or spec.runtime
     if suffix in RUNTIMES[server].unsupported_suffixes:
         found.append(f"{_field(model)} ends with {suffix}, which {server} cannot load: {RUNTIMES[server].hint}.")
-    return tuple(found)
+    return (*found, *_cloud_warnings(model, config))
+
+
+def _cloud_warnings(model: Model, config: ServingConfig) -> Iterator[str]:
+    desired = desired_model(model, config)
+    spec = desired.want
+    if not spec.offload:
+        return
+    if isinstance(desired.scale, Autoscaling):
+        yield "spec.autoscale has no effect at a cloud, which reports no CPU use: set spec.minReplicas."
+    own = RUNTIMES.get(config.matching_runtime(spec.image, spec.runtime))
+    if not model_uri.image_path(spec.uri) and not (own and own.fetches):
+        yield (
+            f"Servers at a cloud download the model themselves, so image {spec.image} needs the download program: "
+            "see docs/serving.md."
+        )
 
 
 def _source(model: Model, desired: DesiredModel, config: ServingConfig) -> Iterator[str]:
@@ -120,6 +138,18 @@ def _annotations(model: Model) -> Iterator[str]:
     mode = known.get(Annotation.ACCESS_MODE, ACCESS_MODES[0])
     if isinstance(model, MLModel) and mode not in ACCESS_MODES:
         yield f"Annotation {Annotation.ACCESS_MODE} is {mode}: set one of {', '.join(ACCESS_MODES)}."
+
+
+def _offload(model: Model, desired: DesiredModel) -> Iterator[str]:
+    spec = desired.want
+    if not spec.offload:
+        return
+    yield from parse_offload(spec.offload, {}, PodSpecView()).errors
+    if model_uri.pvc_name(spec.uri):
+        yield (
+            f"{_field(model)} is in a PVC, which no cloud can mount: put the model to an https, s3, gs, hf or oci "
+            "address, or remove the annotation that asks for a cloud."
+        )
 
 
 def _field(model: Model) -> str:

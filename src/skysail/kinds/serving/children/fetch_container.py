@@ -1,10 +1,12 @@
 """Container that downloads a model, lays it out for its server and reports its digest. Pure.
 
 Only this container gets the credentials. So it has no privileges, no service account, and writes only to its volumes.
+A pod at a cloud has one container. There the server's own container downloads the model, and then becomes the server.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable
 
 from skysail.core.actions import Manifest
@@ -24,6 +26,8 @@ LAUNCHER_PATH = "/mnt/launcher"
 # Layouts of our own servers, which reject models that these cannot load.
 _OWN_FORMATS = ("file", "onnx")
 _MODELS = "models"
+# In images of ours, which keep the programs for pods there, and in others that have Skysail among their packages.
+_PROGRAM = ("env", "PYTHONPATH=/opt/skysail", "python", "-m", "skysail.runtimes.fetch")
 _STORE = "/mnt/store"
 _SOURCE = "/mnt/source"
 _LAUNCHER_VOLUME = "launcher"
@@ -69,9 +73,19 @@ def container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-    if spec.credentials:
-        found["envFrom"] = [{"prefix": credentials.PREFIX, "secretRef": {"name": spec.credentials}}]
-    return found
+    return found | _credentials(spec)
+
+
+def before_server(desired: DesiredModel, revision: Revision, config: ServingConfig) -> Manifest:
+    """Return command, mount and credentials with which the container of a server downloads the model first.
+
+    Its arguments are the words of the server.
+    """
+    found: Manifest = {
+        "command": [*_PROGRAM, *_words(desired, revision, config, MODELS), *_allowed(config), "--"],
+        "volumeMounts": [{"name": _MODELS, "mountPath": posixpath.dirname(MODELS)}],
+    }
+    return found | _credentials(revision.want)
 
 
 def volumes(spec: RevisionSpec, *, validates: bool = False) -> list[Manifest]:
@@ -84,9 +98,9 @@ def volumes(spec: RevisionSpec, *, validates: bool = False) -> list[Manifest]:
     return found
 
 
-def model_volume(desired: DesiredModel) -> Manifest:
-    """Return the model's own volume: the PVC, or an emptyDir."""
-    if desired.storage is None:
+def model_volume(desired: DesiredModel, *, at_cloud: bool = False) -> Manifest:
+    """Return the model's own volume: the PVC, or an emptyDir. A cloud has no access to the PVC."""
+    if desired.storage is None or at_cloud:
         return {"name": _MODELS, "emptyDir": {}}
     return {"name": _MODELS, "persistentVolumeClaim": {"claimName": desired.names.claim}}
 
@@ -104,11 +118,7 @@ def _arguments(
     desired: DesiredModel, revision: Revision, config: ServingConfig, *, keep: Iterable[str], validates: bool
 ) -> list[str]:
     spec = revision.want
-    found = ["--uri", spec.uri, "--into", f"{_STORE}/{revision.hash}"]
-    found += ["--layout", _layout(spec, config), "--name", desired.names.model, "--limit", str(config.limit_bytes)]
-    # Serve the content that was validated: other content at the same address is rejected.
-    if sha256 := revision.digest.removeprefix("sha256:") or spec.sha256:
-        found += ["--sha256", sha256]
+    found: list[str] = []
     if model_uri.pvc_name(spec.uri):
         found += ["--source", _SOURCE]
     if validates:
@@ -117,9 +127,30 @@ def _arguments(
         found += ["--script", spec.script, "--script-into", f"{LAUNCHER_PATH}/script"]
     if desired.storage is None:
         found.append("--on-node")
-    found += [word for place in config.allowed for word in ("--allow", place)]
-    found += [word for hash_ in keep for word in ("--keep", hash_)]
+    kept = [word for hash_ in keep for word in ("--keep", hash_)]
+    words = _words(desired, revision, config, f"{_STORE}/{revision.hash}")
+    return [*words, *(literal(word) for word in found), *_allowed(config), *kept]
+
+
+def _words(desired: DesiredModel, revision: Revision, config: ServingConfig, into: str) -> list[str]:
+    """Return the arguments that every download of a revision has."""
+    spec = revision.want
+    found = ["--uri", spec.uri, "--into", into]
+    found += ["--layout", _layout(spec, config), "--name", desired.names.model, "--limit", str(config.limit_bytes)]
+    # Serve the content that was validated: other content at the same address is rejected.
+    if sha256 := revision.digest.removeprefix("sha256:") or spec.sha256:
+        found += ["--sha256", sha256]
     return [literal(word) for word in found]
+
+
+def _allowed(config: ServingConfig) -> list[str]:
+    return [literal(word) for place in config.allowed for word in ("--allow", place)]
+
+
+def _credentials(spec: RevisionSpec) -> Manifest:
+    if not spec.credentials:
+        return {}
+    return {"envFrom": [{"prefix": credentials.PREFIX, "secretRef": {"name": spec.credentials}}]}
 
 
 def _layout(spec: RevisionSpec, config: ServingConfig) -> str:

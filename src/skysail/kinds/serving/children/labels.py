@@ -32,7 +32,8 @@ def for_child(desired: DesiredModel) -> dict[str, str]:
 
 
 def of_server(desired: DesiredModel, revision: Revision) -> dict[str, str]:
-    return {**for_child(desired), Label.REVISION: revision.hash}
+    found = {**for_child(desired), Label.REVISION: revision.hash}
+    return found | {Label.AT_CLOUD: "true"} if revision.want.offload else found
 
 
 def of_source(revision: Revision) -> dict[str, str]:

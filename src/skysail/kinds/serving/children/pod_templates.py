@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from skysail.base.names import Annotation
+from skysail.base.names import Annotation, Label
 from skysail.core.actions import Manifest
 from skysail.kinds.serving.children import fetch_container, labels
 from skysail.kinds.serving.spec import model_uri
@@ -63,6 +63,8 @@ def prepare_pod(
 
 def server_pod(desired: DesiredModel, revision: Revision, config: ServingConfig) -> Manifest:
     """Return the template of the servers of a revision."""
+    if revision.want.offload:
+        return _cloud_server_pod(desired, revision, config)
     source = labels.of_source(revision) if downloads(desired, revision) else {}
     pod = _pod(_affinity(desired, revision, source)) | {
         "containers": [_server(desired, revision, config)],
@@ -79,9 +81,34 @@ def server_pod(desired: DesiredModel, revision: Revision, config: ServingConfig)
     return {"metadata": metadata, "spec": pod}
 
 
+def _cloud_server_pod(desired: DesiredModel, revision: Revision, config: ServingConfig) -> Manifest:
+    """Return the template of servers at a cloud, where a pod has one container and no PVC of the cluster.
+
+    The container downloads the model and then becomes the server.
+    """
+    pod = _pod({}) | {
+        "containers": [_cloud_server(desired, revision, config)],
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+    }
+    if downloads(desired, revision):
+        pod["volumes"] = [fetch_container.model_volume(desired, at_cloud=True)]
+    annotations = {**revision.want.offload, Annotation.PERIOD.value: str(desired.period)}
+    metadata = {"labels": labels.of_server(desired, revision), "annotations": annotations}
+    return {"metadata": metadata, "spec": pod}
+
+
+def _cloud_server(desired: DesiredModel, revision: Revision, config: ServingConfig) -> Manifest:
+    found = _server(desired, revision, config)
+    if not downloads(desired, revision):
+        return found
+    words = [*RUNTIMES[revision.want.runtime].program, *found["args"]]
+    return found | fetch_container.before_server(desired, revision, config) | {"args": words}
+
+
 def downloads(desired: DesiredModel, revision: Revision) -> bool:
-    """Return whether each server downloads the model itself, because no PVC holds it."""
-    return desired.storage is None and not model_uri.image_path(revision.want.uri)
+    """Return whether each server downloads the model itself, because no PVC that it can mount holds it."""
+    has_pvc = desired.storage is not None and not revision.want.offload
+    return not has_pvc and not model_uri.image_path(revision.want.uri)
 
 
 def startup_timeout(desired: DesiredModel, revision: Revision, config: ServingConfig) -> int:
@@ -92,17 +119,19 @@ def startup_timeout(desired: DesiredModel, revision: Revision, config: ServingCo
     return config.progress_seconds + min(known, config.prepare_deadline_seconds)
 
 
-def _affinity(desired: DesiredModel, revision: Revision, source: dict[str, str]) -> dict[str, str]:
-    """Return labels of pods that must share the node, because both mount a ReadWriteOnce PVC.
+def _affinity(desired: DesiredModel, revision: Revision, source: dict[str, str]) -> Manifest:
+    """Return the selector of pods that must share the node, because both mount a ReadWriteOnce PVC.
 
     The model's own PVC takes precedence over the source: with both labels, only pods that have both would match.
+    Servers at a cloud mount no PVC.
     """
     if desired.storage is not None and not desired.storage.is_shared:
-        return labels.selector(desired)
-    return {} if revision.is_shared else source
+        at_cloud = {"key": Label.AT_CLOUD.value, "operator": "DoesNotExist"}
+        return {"matchLabels": labels.selector(desired), "matchExpressions": [at_cloud]}
+    return {} if revision.is_shared or not source else {"matchLabels": source}
 
 
-def _pod(near: dict[str, str]) -> Manifest:
+def _pod(near: Manifest) -> Manifest:
     found: Manifest = {
         # Neither the download nor the model needs the API server.
         "automountServiceAccountToken": False,
@@ -111,7 +140,7 @@ def _pod(near: dict[str, str]) -> Manifest:
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
     }
     if near:
-        term = {"labelSelector": {"matchLabels": near}, "topologyKey": "kubernetes.io/hostname"}
+        term = {"labelSelector": near, "topologyKey": "kubernetes.io/hostname"}
         found["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     return found
 
@@ -119,6 +148,9 @@ def _pod(near: dict[str, str]) -> Manifest:
 def _validation(desired: DesiredModel, revision: Revision) -> Manifest:
     mounts = [fetch_container.launcher_mount(), {"name": "scripts", "mountPath": _SCRIPTS, "readOnly": True}]
     found = _runtime(desired, revision, mounts)
+    if revision.want.offload:
+        # The validation runs in the cluster, which may have no such device.
+        found["resources"] = _without_devices(found["resources"])
     # Without this, early output would come after the final lines, of which only the end is kept.
     found["env"].append({"name": "PYTHONUNBUFFERED", "value": "1"})
     return found | {
@@ -172,6 +204,13 @@ def _resources(desired: Mapping[str, Any]) -> Manifest:
     """Add limits for devices: the API server rejects a request for GPUs without an equal limit."""
     devices = {name: amount for name, amount in desired.get("requests", {}).items() if is_extended_resource(name)}
     return {**desired, "limits": {**devices, **desired.get("limits", {})}} if devices else {**desired}
+
+
+def _without_devices(resources: Mapping[str, Any]) -> Manifest:
+    return {
+        part: {name: amount for name, amount in amounts.items() if not is_extended_resource(name)}
+        for part, amounts in resources.items()
+    }
 
 
 def _ports(runtime: ServingRuntime) -> list[Manifest]:

@@ -206,7 +206,10 @@ def rejected_spec(snapshot: Snapshot, revision: Revision, message: str) -> Revis
 
 def _passes(container_crash: ContainerCrash) -> bool:
     """Return whether only the model's source is unavailable. Then the rollout deadline decides about the revision."""
-    return container_crash.container == FETCH and container_crash.end.exit_code in {_MAY_PASS, _SIGTERM_EXIT_CODE}
+    code = container_crash.end.exit_code
+    if container_crash.pod.is_at_cloud:
+        return code == _MAY_PASS
+    return container_crash.container == FETCH and code in {_MAY_PASS, _SIGTERM_EXIT_CODE}
 
 
 def crashed(snapshot: Snapshot, revision: Revision, pod: Pod) -> ContainerCrash | None:
@@ -221,7 +224,7 @@ def crashed(snapshot: Snapshot, revision: Revision, pod: Pod) -> ContainerCrash 
         is_done = container.state.terminated is not None and container.state.terminated.exit_code == 0
         if end is not None and not is_done and not container.ready and (end.exit_code != 0 or container.restart_count):
             container_crash = _crash(pod, container.name, end)
-            is_other = container_crash.container == FETCH and container_crash.reason == Reason.CHECKSUM_MISMATCH
+            is_other = container_crash.reason == Reason.CHECKSUM_MISMATCH
             message = _overwritten(snapshot, revision.number) if is_other else container_crash.message
             return msgspec.structs.replace(
                 container_crash, is_running=container.state.running is not None, message=message
@@ -284,7 +287,7 @@ def _crash(pod: Pod, container: str, end: Terminated) -> ContainerCrash:
         else:
             text = f"{where} exceeded its memory limit of {limit}: raise spec.resources.limits.memory."
         return ContainerCrash(pod, container, end, text, Reason.OUT_OF_MEMORY)
-    fetch_message = _word(end) if container == FETCH else None
+    fetch_message = _word(end) if container == FETCH else _word_from_cloud(pod, end)
     if fetch_message is not None:
         known = _REASONS.get(fetch_message.reason, Reason.DOWNLOAD_FAILED)
         return ContainerCrash(pod, container, end, fetch_message.message, known)
@@ -341,6 +344,23 @@ def _word(end: Terminated) -> _FetchMessage | None:
     return msgspec.structs.replace(
         fetch_message, message=terminal_text.strip_control(fetch_message.message)[:_MAX_MESSAGE_LENGTH]
     )
+
+
+def _word_from_cloud(pod: Pod, end: Terminated) -> _FetchMessage | None:
+    """Return the message of a download that failed in the container of a server, or None.
+
+    Not every cloud returns the termination message. The log ends with the same reason and sentence.
+    """
+    if not pod.is_at_cloud:
+        return None
+    found = _word(end)
+    if found is None:
+        reason, mark, sentence = _last_log_line(end).partition(": ")
+        found = _FetchMessage(reason, sentence) if mark and reason in _REASONS else None
+    if found is None or end.exit_code != _MAY_PASS:
+        return found
+    hint = "The servers download the model at the cloud, which must reach its address."
+    return msgspec.structs.replace(found, message=f"{found.message} {hint}")
 
 
 def _step(container_crash: ContainerCrash, fetch_message: _FetchMessage | None) -> Step:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from skysail.base.names import Annotation
+from skysail.claims.requirements.annotations import of_servers
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, Model, ModelDeployment
 from skysail.kinds.serving.spec import naming, runtimes
 from skysail.kinds.serving.spec.config import ServingConfig
@@ -62,6 +63,7 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     - `sha256`: expected digest of the content, in hexadecimal.
     - `credentials`: name of a Secret.
     - `env`: environment variables that the user adds to the server.
+    - `offload`: annotations by which the servers ask for a cloud; empty if they run in the cluster.
     """
 
     uri: str
@@ -74,12 +76,13 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sha256: str = ""
     credentials: str = ""
     ready: str = ""
+    offload: dict[str, str] = {}
 
 
 class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     """Desired state of a model, and settings that apply to all of its revisions.
 
-    `services` and `address` are empty if the model is not exposed.
+    `services` and `address` are empty if the model is not exposed. `period`: a new number replaces servers at a cloud.
     """
 
     kind: CustomKind
@@ -91,6 +94,7 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[ServiceRef, ...] = ()
     address: str = ""
     rollback_to: int | None = None
+    period: int = 0
 
     @property
     def exposed(self) -> bool:
@@ -120,6 +124,7 @@ def _deployment(model: ModelDeployment, config: ServingConfig) -> DesiredModel:
             sha256=_hexadecimal(spec.sha256),
             credentials=spec.credentials_secret or "",
             ready=_annotation(model, Annotation.READY_PATH),
+            offload=_offload(model),
         ),
         scale=_scale(model),
         names=names,
@@ -146,6 +151,7 @@ def _ml_model(model: MLModel, config: ServingConfig) -> DesiredModel:
             sha256=_hexadecimal(spec.sha256),
             credentials=spec.credentials_secret or "",
             ready=_annotation(model, Annotation.READY_PATH),
+            offload=_offload(model),
         ),
         scale=FixedScale(spec.replicas),
         names=names,
@@ -171,6 +177,10 @@ def _resources(resources: ResourceRequirements | None) -> dict[str, Any]:
 
 def _hexadecimal(sha256: str | None) -> str:
     return (sha256 or "").removeprefix("sha256:")
+
+
+def _offload(model: Object) -> dict[str, str]:
+    return of_servers(model.metadata.annotations or {}, model.metadata.labels or {})
 
 
 def _annotation(model: Object, name: Annotation) -> str:

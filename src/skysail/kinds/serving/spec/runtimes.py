@@ -29,8 +29,10 @@ class ServingRuntime(msgspec.Struct, frozen=True, kw_only=True):
     - `predict`: path for predictions; `instances_field` is the request field that holds the rows, if there is one.
     - `infer`: path for the Open Inference Protocol, if it differs from `predict`.
     - `metrics`: (port, path); `stats`: path with recent request counts.
+    - `program`: words before the arguments, where the image's entrypoint is not used.
     - `unsupported_suffixes`: file extensions that the runtime cannot serve; `hint` is the fix.
     - `warning`: sentence for users who choose the runtime.
+    - `fetches`: whether the runtime's own image has the program that downloads models.
     - `drains`: whether the server keeps answering after SIGTERM until every node knows that it terminates.
     """
 
@@ -42,6 +44,7 @@ class ServingRuntime(msgspec.Struct, frozen=True, kw_only=True):
     instances_field: str = ""
     infer: str = ""
     args: tuple[str, ...] = ()
+    program: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     container: str = "inference"
     grpc: int | None = None
@@ -51,6 +54,7 @@ class ServingRuntime(msgspec.Struct, frozen=True, kw_only=True):
     unsupported_suffixes: tuple[str, ...] = ()
     hint: str = ""
     warning: str = ""
+    fetches: bool = False
     drains: bool = False
 
     def is_compatible_with(self, other: ServingRuntime) -> bool:
@@ -78,6 +82,7 @@ def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: s
         image=image,
         layout=layout,
         port=8000,
+        program=("python", "-m", "skysail.runtimes.model_server"),
         # Fix the port: probes and Services use this one.
         environment={"PORT": "8000"},
         ready="/v2/models/{name}/ready",
@@ -89,6 +94,7 @@ def _fastapi(image: str, layout: Layout, unloadable: tuple[str, ...], instead: s
         stats="/stats",
         unsupported_suffixes=(*_KERAS, ".mar", ".pkl", ".joblib", ".tflite", *unloadable),
         hint=instead,
+        fetches=True,
         drains=True,
     )
 
@@ -112,6 +118,7 @@ RUNTIMES: Mapping[str, ServingRuntime] = {
         ready="/v1/models/{name}/metadata",
         predict="/v1/models/{name}:predict",
         instances_field="instances",
+        program=("tensorflow_model_server",),
         args=("--rest_api_port=8501", "--model_name={name}", "--model_base_path={model}"),
         # The image's entrypoint turns this into arguments, which ours override.
         environment={"MODEL_BASE_PATH": MODELS},

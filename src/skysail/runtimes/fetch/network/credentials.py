@@ -15,3 +15,8 @@ def from_env(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the keys by their names in the Secret. Trailing newlines, which editors add, are removed."""
     ours = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
     return {name: value.rstrip("\r\n") for name, value in ours.items()}
+
+
+def without(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the keys, for a program that must not get them."""
+    return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}

@@ -44,6 +44,11 @@ WRONG_DEPLOYMENTS = [
     ({"env": [{"name": "A"}, {"name": "MODEL_PATH"}]}, "spec.env[1] sets MODEL_PATH, which Skysail sets"),
     ({"env": [{"name": "A", "value": "x\0--bind"}]}, "spec.env[0].value has a NUL byte"),
     ({"annotations": {"skysail.dev/ready-path": "ping"}}, "skysail.dev/ready-path is ping"),
+    ({"annotations": {"skysail.dev/offload": "moon"}}, "is no provider. Use one of modal, runpod, cheapest."),
+    (
+        {"annotations": {"skysail.dev/offload": "modal"}, "modelURI": "pvc://claim/iris"},
+        "spec.modelURI is in a PVC, which no cloud can mount: put the model to an https, s3, gs, hf or oci address",
+    ),
 ]
 WRONG_ML_MODELS = [
     ({"modelURL": ""}, "spec.modelURL is empty"),
@@ -115,6 +120,18 @@ def test_what_the_operator_was_told_to_allow_is_let_in():
         (deployment(runtime="torchserve", modelURI="https://host.example.com/a.pt"), "torch-model-archiver"),
         (deployment(runtime="torchserve", modelURI="https://host.example.com/a.mar"), "no longer maintained"),
         (deployment(modelURI="https://host.example.com/a.h5"), "export the model to ONNX"),
+        (
+            deployment(autoscale=True, annotations={"skysail.dev/offload": "modal"}),
+            "spec.autoscale has no effect at a cloud",
+        ),
+        (
+            deployment(runtimeImage="mine:1", annotations={"modal-operator.io/offload": "true"}),
+            "image mine:1 needs the download program",
+        ),
+        (
+            ml_model(annotations={"runpod.io/offload": "true"}),
+            "image tensorflow/serving:latest needs the download program",
+        ),
     ],
 )
 def test_what_is_likely_to_fail_is_warned_about_and_let_in(model, words):

@@ -372,7 +372,8 @@ def test_who_writes_to_a_new_claim_may():
 @pytest.mark.parametrize("pod", [prepared(ml_model()), served(ml_model())], ids=["prepare", "serve"])
 def test_pods_that_share_a_claim_of_one_node_share_the_node(pod):
     (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert term["labelSelector"] == {"matchLabels": {"skysail.dev/model-uid": UID}}
+    not_at_cloud = [{"key": "skysail.dev/at-cloud", "operator": "DoesNotExist"}]
+    assert term["labelSelector"] == {"matchLabels": {"skysail.dev/model-uid": UID}, "matchExpressions": not_at_cloud}
     assert term["topologyKey"] == "kubernetes.io/hostname"
 
 
@@ -382,6 +383,68 @@ def test_pods_that_share_a_claim_of_one_node_share_the_node(pod):
 def test_pods_that_share_nothing_of_one_node_go_anywhere(model):
     assert "affinity" not in prepared(model)
     assert "affinity" not in served(model)
+
+
+AT_MODAL = {"skysail.dev/offload": "modal", "modal-operator.io/gpu": "T4"}
+
+
+@pytest.mark.parametrize("model", [deployment(annotations=AT_MODAL), ml_model(annotations=AT_MODAL, framework="onnx")])
+def test_server_at_a_cloud_downloads_the_model_in_its_only_container(model):
+    made = template(model)
+    pod = made["spec"]
+    (container,) = pod["containers"]
+    assert "initContainers" not in pod
+    assert "affinity" not in pod
+    assert pod["volumes"] == [{"name": "models", "emptyDir": {}}]
+    assert container["volumeMounts"] == [{"name": "models", "mountPath": "/mnt"}]
+    words = [*container["command"], *container["args"]]
+    at = words.index("--")
+    assert words[:5] == ["env", "PYTHONPATH=/opt/skysail", "python", "-m", "skysail.runtimes.fetch"]
+    options = cli._parser().parse_args(words[5:])
+    assert (options.uri, str(options.into)) == (serving(model).want.uri, "/mnt/models")
+    assert (options.sha256, options.on_node, options.keep) == (DIGEST.removeprefix("sha256:"), False, [])
+    assert words[at + 1 :] == options.then == ["python", "-m", "skysail.runtimes.model_server"]
+    assert made["metadata"]["annotations"] == {**AT_MODAL, "skysail.dev/period": "0"}
+    selector = manifests.services(serving(model), serving(model).want)[0]["spec"]["selector"]
+    assert selector.items() <= made["metadata"]["labels"].items()
+
+
+def test_server_at_a_cloud_only_the_download_gets_the_secret():
+    (container,) = served(deployment(annotations=AT_MODAL, credentialsSecret="keys"))["containers"]
+    assert container["envFrom"] == [{"prefix": "SKYSAIL_SECRET_", "secretRef": {"name": "keys"}}]
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "triton", "torchserve"])
+def test_server_at_a_cloud_names_the_program_that_its_image_would_start(framework):
+    (container,) = served(ml_model(framework=framework, annotations=AT_MODAL))["containers"]
+    programs = {"tensorflow": "tensorflow_model_server", "triton": "tritonserver", "torchserve": "torchserve"}
+    assert container["args"][0] == programs[framework]
+
+
+def test_server_at_a_cloud_with_its_model_in_the_image_needs_no_download():
+    pod = served(deployment(**IN_IMAGE, annotations=AT_MODAL))
+    assert "volumes" not in pod
+    assert "command" not in pod["containers"][0]
+
+
+def test_server_at_a_cloud_is_replaced_before_its_claim_ends():
+    wanted = serving(deployment(annotations=AT_MODAL))
+    next_one = msgspec.structs.replace(wanted, period=1)
+    made = [manifests.deployment(each, entry(each), TERMS)["spec"]["template"] for each in (wanted, next_one)]
+    assert made[0] != made[1]
+    assert made[0]["metadata"]["labels"] == made[1]["metadata"]["labels"], "the same revision"
+
+
+def test_validation_of_a_model_at_a_cloud_runs_without_its_gpus():
+    resources = {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}}
+    pod = prepared(deployment(**SCRIPT, resources=resources, annotations=AT_MODAL))
+    assert pod["containers"][0]["resources"] == {"requests": {"cpu": "1"}, "limits": {}}
+
+
+def test_place_of_the_servers_is_part_of_the_revision():
+    wants = [serving(deployment(annotations=each)).want for each in (None, AT_MODAL, {"skysail.dev/ready-path": ""})]
+    hashes = [revisions.hash_of(want) for want in wants]
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 COPIED = "pvc://weights/iris.onnx"

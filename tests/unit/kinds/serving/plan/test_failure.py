@@ -28,6 +28,7 @@ from tests.unit.kinds.serving.builders import (
 )
 
 SCRIPT = {"validateScript": "validate.py"}
+AT_MODAL = {"skysail.dev/offload": "modal"}
 LOW = "The node was low on resource: ephemeral-storage. Container fetch was using 90Gi."
 
 
@@ -218,6 +219,25 @@ def test_failure_model_source_unavailable_fails_no_revision_before_deadline(code
     assert failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)) is None
     late = failure.rollout_failure(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of))
     assert late.failure.reason == Reason.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    "said", [word("AccessDenied", "It wants keys."), "25 MB so far\nAccessDenied: It wants keys.\n"]
+)
+def test_failure_download_in_a_server_at_a_cloud_has_its_own_reason(said):
+    of = model(annotations=AT_MODAL)
+    bad = server(of, ready=False, exit=77, said=said, restarts=3)
+    found = failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)).failure
+    assert (found.step, found.reason, found.message) == ("Deploy", Reason.ACCESS_DENIED, "It wants keys.")
+
+
+def test_failure_source_out_of_reach_of_the_cloud_says_so_and_may_pass():
+    of = model(annotations=AT_MODAL)
+    bad = server(of, ready=False, exit=75, said="Unreachable: It is away.", restarts=5)
+    assert failure.rollout_failure(at(of, deployment(entry(of), available=0), bad), entry(of)) is None
+    late = failure.rollout_failure(at(of, deployment(entry(of), available=0, late=LATE), bad), entry(of)).failure
+    assert late.reason == Reason.UNREACHABLE
+    assert late.message.endswith("The servers download the model at the cloud, which must reach its address.")
 
 
 def test_a_container_that_was_started_again_has_an_earlier_log():

@@ -25,6 +25,7 @@ OTHERS = {
     "script": "validate.py",
     "sha256": "00" * 32,
     "credentials": "keys",
+    "offload": {"skysail.dev/offload": "modal"},
     "ready": "/ping",
 }
 

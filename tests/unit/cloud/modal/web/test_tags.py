@@ -1,0 +1,28 @@
+"""Names and URL labels of web Apps: one for each object, whatever its namespace and name are."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skysail.cloud.modal.web import tags
+
+CLUSTER = "0b7e5a70-9d54-4d2d-8a3a-222222222222"
+_WORD = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True)
+# Few letters, so that names often begin alike, and names that look like those of checks.
+_ALIKE = st.from_regex(r"a(-a|-check|-endpoint){0,8}", fullmatch=True)
+_NAMESPACES = _WORD | _ALIKE
+_NAMES = st.tuples(st.sampled_from(["endpoint", "function"]), _WORD | _ALIKE).map(".".join)
+_OBJECTS = st.tuples(_NAMESPACES, _NAMES)
+
+
+@given(st.sets(_OBJECTS, min_size=2, max_size=6))
+def test_apps_of_different_objects_share_no_name_and_no_label(objects):
+    names = [tags.app_name(CLUSTER, *each, is_check=check) for each in objects for check in (False, True)]
+    labels = [tags.label(name) for name in names]
+    assert len(set(names)) == len(set(labels)) == 2 * len(objects)
+    assert all(len(name) <= 64 and name.startswith(tags.prefix(CLUSTER)) for name in names)
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", label) for label in labels)
+    assert [tags.is_check(name) for name in names] == [False, True] * len(objects)

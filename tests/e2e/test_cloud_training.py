@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from skysail.cloud.checkpoint_volumes import volume_id
 from tests.support.clouds import NODES, Books, claims, let_go, start_operator
 from tests.support.kubectl import apply, fresh_namespace, get, ok, pod
 
@@ -189,7 +190,8 @@ def until_job(node: Cluster, namespace: str, name: str, phase: str) -> Manifest:
 def test_a_training_job_bursts_reports_and_resumes_from_a_volume_of_the_cloud(node, namespace):
     nonce = secrets.token_hex(8)
     script = TRAIN.format(nonce=nonce)
-    apply(node, namespace, training_job("burst", script, gpuPerWorker=1, checkpointDir="/checkpoints"))
+    saves = {"checkpointDir": "/checkpoints", "checkpoint": {"retain": "Never"}}
+    apply(node, namespace, training_job("burst", script, gpuPerWorker=1, **saves))
     status = until_job(node, namespace, "burst", "Succeeded")["status"]
     first, second = status["attempts"]
     # The cheapest GPU is at RunPod.
@@ -200,6 +202,13 @@ def test_a_training_job_bursts_reports_and_resumes_from_a_volume_of_the_cloud(no
     assert (status["cloud"]["provider"], status["cloud"]["node"]) == ("runpod", NODES["runpod"])
     assert status["cloud"]["usdTotal"] > 0
     assert ok(node, "logs", "-l", "job-name=burst-worker-1", "-n", namespace).split() == ["resumed", "1", nonce]
+    assert status["cloudVolumes"] == ["runpod"]
+    uid = get(node, namespace, "trainingjob", "burst")["metadata"]["uid"]
+    disk = node.home.root / "simulated" / "cloud-volumes" / f"runpod-{volume_id(namespace, uid)}"
+    assert (disk / "1").read_text() == nonce
+    ok(node, "delete", "trainingjob", "burst", "-n", namespace, "--timeout=60s")
+    assert not disk.exists()
+    assert "CloudVolumeDeleted" in events(node, namespace)
 
 
 def test_a_training_job_of_two_workers_is_offloaded_whole(node, namespace):

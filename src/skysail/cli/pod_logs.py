@@ -79,13 +79,13 @@ async def follow(
     print_line: LinePrinter,
     *,
     tail: int | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Print every line of the selected pods as it arrives, until no more can arrive.
 
-    `say` gets why a pod has not started, when that changes.
+    `report` gets why a pod has not started, when that changes.
     """
-    await _LogFollower(client, job, selection, print_line, tail, say).run()
+    await _LogFollower(client, job, selection, print_line, tail, report).run()
 
 
 class _LogFollower:
@@ -96,15 +96,15 @@ class _LogFollower:
         selection: LogSelection,
         print_line: LinePrinter,
         tail: int | None,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._client = client
         self._job = job
         self._log_selection = selection
         self._print_line = print_line
         self._tail = tail
-        self._say = say
-        self._said: dict[str, str] = {}
+        self._report = report
+        self._reported: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._tails: dict[str, asyncio.Task[None]] = {}
         self._pods = Cache(POD, Pod, selector=_selector(job))
@@ -136,16 +136,16 @@ class _LogFollower:
     def _begin(self, tasks: asyncio.TaskGroup, pods: list[Pod]) -> None:
         for pod in sorted(filter(self._log_selection.takes, pods), key=_order):
             if not has_begun(pod):
-                self._say_pending(pod)
+                self._report_pending(pod)
             elif pod.metadata.uid not in self._tails:
                 self._tails[pod.metadata.uid] = tasks.create_task(self._follow(pod))
 
-    def _say_pending(self, pod: Pod) -> None:
-        """Say why the pod has not started, if the reason is known and new."""
+    def _report_pending(self, pod: Pod) -> None:
+        """Report why the pod has not started, if the reason is known and new."""
         reason = pod_pending.pending_reason(pod, f"{pod.role}-{pod.index}")
-        if reason is not None and self._said.get(pod.metadata.uid) != reason.message:
-            self._said[pod.metadata.uid] = reason.message
-            self._say(reason.message)
+        if reason is not None and self._reported.get(pod.metadata.uid) != reason.message:
+            self._reported[pod.metadata.uid] = reason.message
+            self._report(reason.message)
 
     async def _follow(self, pod: Pod) -> None:
         """Follow one pod to its end. A broken stream resumes after the last received line."""

@@ -169,7 +169,11 @@ def test_who_follows_is_told_why_a_pod_has_not_started_each_reason_once():
         job = await harness.job()
         following = asyncio.create_task(
             pod_logs.follow(
-                harness.client, job, pod_logs.LogSelection(), lambda pod, line: None, say=lambda line: told.append(line)
+                harness.client,
+                job,
+                pod_logs.LogSelection(),
+                lambda pod, line: None,
+                report=lambda line: told.append(line),
             )
         )
         pod = await harness.pod(job, 0, 0, waiting("1 of 19 packages"), Log(stamped("a 1")))

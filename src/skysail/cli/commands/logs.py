@@ -101,7 +101,7 @@ async def _until_the_end(client: Client, job: TrainingJob, selection: LogSelecti
 
     try:
         await pod_logs.follow(
-            client, job, selection, line_printer(), tail=tail, say=lambda line: typer.echo(line, err=True)
+            client, job, selection, line_printer(), tail=tail, report=lambda line: typer.echo(line, err=True)
         )
     except* (BrokenPipeError, KubeError) as group:  # the reader closed the pipe, or has no right to read logs
         raise group.exceptions[0] from None

@@ -173,7 +173,7 @@ def test_who_follows_is_told_why_a_pod_has_not_started_each_reason_once():
                 job,
                 pod_logs.LogSelection(),
                 lambda pod, line: None,
-                report=lambda line: told.append(line),
+                report=told.append,
             )
         )
         pod = await harness.pod(job, 0, 0, waiting("1 of 19 packages"), Log(stamped("a 1")))

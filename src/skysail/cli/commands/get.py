@@ -24,7 +24,9 @@ _PER_SECOND = 4
 def get(
     name: Annotated[
         str,
-        typer.Argument(metavar="[[KIND/]NAME|jobs|models|endpoints]", help="Name, kind/name, or what to list [all]."),
+        typer.Argument(
+            metavar="[[KIND/]NAME|jobs|models|endpoints|claims]", help="Name, kind/name, or what to list [all]."
+        ),
     ] = "all",
     namespace: NamespaceOption = "default",
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="List all namespaces.")] = False,

@@ -51,6 +51,7 @@ def get(
         return
 
     from skysail.kinds.training.api.training_job import TrainingJob
+    from skysail.kube.api.workloads import Pod
 
     console = open_console()
 
@@ -63,18 +64,24 @@ def get(
             return None
         if not isinstance(job, TrainingJob):
             _print_table([row], with_namespace=False)
+            if isinstance(job, Pod):
+                _print_warnings(console, await pod_warnings.of_pod(client, job))
             return None
         if watch:
             return await (_live if console.is_terminal else _rows)(console, client, job)
         _show(console, job)
-        for warning in await pod_warnings.read(client, job):
-            console.print(f"Warning: {warning}", soft_wrap=True, markup=False)
+        _print_warnings(console, await pod_warnings.read(client, job))
         return None
 
     with contextlib.suppress(KeyboardInterrupt):
         last = cluster.run_client(cluster.access(kubeconfig, context), call)
         if last is not None and last.status.phase == "Failed":
             raise typer.Exit(_FAILED)
+
+
+def _print_warnings(console: Console, warnings: list[str]) -> None:
+    for warning in warnings:
+        console.print(f"Warning: {warning}", soft_wrap=True, markup=False)
 
 
 def _list(group: Group, namespace: str, output: str, access: Access) -> None:

@@ -23,13 +23,14 @@ from skysail.claims.types import (
     OwnerRef,
 )
 from skysail.cloud.account import GpuRequest, Member, RegistryCredentials
+from skysail.cloud.checkpoint_volumes import volume_id
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled
 from skysail.cloud.modal import launcher, lifetime
 from skysail.cloud.modal.account import ModalAccount
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.inventory import SandboxInventory
 from skysail.cloud.modal.stand_in.faults import Fault
-from skysail.cloud.provider import File, Mount, ProjectedFiles, Volume
+from skysail.cloud.provider import CloudVolume, File, Mount, ProjectedFiles, Volume
 from skysail.cloud.simulated import billing
 from skysail.kube.api.objects import Meta
 from skysail.kube.cache.cache import Cache
@@ -321,6 +322,24 @@ async def test_volume_of_modal_outlives_its_sandbox(service, customer):
     assert (await customer.exited((await customer.cloud.create(write)).id)).code == 0
     read = replace(customer.launch_spec("cat /data/f", run=0), options=options)
     assert await customer.said((await customer.cloud.create(read)).id) == "kept\n"
+
+
+async def test_volume_with_checkpoints_is_deleted_in_its_namespace_only(customer):
+    kept, gone = volume_id("default", "uid-1"), volume_id("default", "uid-2")
+
+    async def run(script: str, id_: str, namespace: str = "default") -> int:
+        spec = with_mounts(customer.launch_spec(script), Volume("c", CloudVolume(id_)), Mount(volume="c", path="/c"))
+        pod = replace(spec.members[0].pod, namespace=namespace)
+        made = await customer.cloud.create(replace(spec, members=(replace(spec.members[0], pod=pod),)))
+        return (await customer.exited(made.id)).code
+
+    for id_, namespace in ((kept, "default"), (gone, "default"), (gone, "other")):
+        assert await run("echo nonce > /c/saved", id_, namespace) == 0
+    await customer.cloud.delete_volume("default", gone)
+    await customer.cloud.delete_volume("default", gone)
+    assert await run("test -e /c/saved", gone) == 1
+    assert await run("test -e /c/saved", gone, "other") == 0
+    assert await run("test -e /c/saved", kept) == 0
 
 
 async def test_files_of_volumes_are_in_the_sandbox(service, customer):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from skysail.cloud.checkpoint_volumes import volume_id
 from tests.support.clouds import NODES, Books, claims, let_go, start_operator
 from tests.support.kubectl import apply, fresh_namespace, get, ok, pod
 
@@ -191,7 +192,8 @@ def test_a_training_job_bursts_reports_and_resumes_from_a_volume_of_the_cloud(no
     nonce = secrets.token_hex(8)
     script = TRAIN.format(nonce=nonce)
     capped = {"skysail.dev/max-cost-usd": "1"}
-    apply(node, namespace, training_job("burst", script, capped, gpuPerWorker=1, checkpointDir="/checkpoints"))
+    saves = {"checkpointDir": "/checkpoints", "checkpoint": {"retain": "Never"}}
+    apply(node, namespace, training_job("burst", script, capped, gpuPerWorker=1, **saves))
     job = until_job(node, namespace, "burst", "Succeeded")
     status = job["status"]
     first, second = status["attempts"]
@@ -214,6 +216,14 @@ def test_a_training_job_bursts_reports_and_resumes_from_a_volume_of_the_cloud(no
         ]
 
     node.until(is_shared, "one sum for both attempts")
+
+    assert status["cloudVolumes"] == ["runpod"]
+    uid = get(node, namespace, "trainingjob", "burst")["metadata"]["uid"]
+    disk = node.home.root / "simulated" / "cloud-volumes" / f"runpod-{volume_id(namespace, uid)}"
+    assert (disk / "1").read_text() == nonce
+    ok(node, "delete", "trainingjob", "burst", "-n", namespace, "--timeout=60s")
+    assert not disk.exists()
+    assert "CloudVolumeDeleted" in events(node, namespace)
 
 
 def test_a_training_job_of_two_workers_is_offloaded_whole(node, namespace):

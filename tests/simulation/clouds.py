@@ -72,6 +72,9 @@ class FaultyCloud:
     async def terminate(self, instance: str, grace: float) -> None:
         await self._call(Effect("END", instance), lambda: self._account.terminate(instance, grace))
 
+    async def delete_volume(self, namespace: str, volume: str) -> None:
+        await self._call(Effect("DELETE VOLUME", volume), lambda: self._account.delete_volume(namespace, volume))
+
     async def list(self) -> Inventory:
         what = await self._survey()
         inventory = await self._asked(self._account.list)

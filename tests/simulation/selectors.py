@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SET = re.compile(r"^(\S+)\s+(in|notin)\s+\(([^)]*)\)$")
 _COMMA = re.compile(r",(?![^(]*\))")
 _FIELDS = {"metadata.name", "metadata.namespace"}
-_OTHER_FIELDS = {POD: {"spec.nodeName", "status.phase"}, EVENT: {"regarding.uid", "reason"}}
+_OTHER_FIELDS = {POD: {"spec.nodeName", "status.phase"}, EVENT: {"regarding.uid", "reason", "type"}}
 
 
 class Requirement(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from skysail.base.timestamps import timestamp
 from skysail.kinds.training.api.training_job import TRAINING_JOB, LatestCheckpoint, Progress
 from skysail.kinds.training.caches import Caches
+from skysail.kinds.training.children.progress_endpoint import TrainingConfig
 from skysail.kinds.training.progress.report import Report
 from skysail.kinds.training.progress.status_writer import StatusWriter
 from skysail.kinds.training.reconciler import TrainingJobReconciler
@@ -51,10 +52,17 @@ class TrainingOperator:
         for cache in self.caches.children:
             process.fill(cache)
         discovery = self.discover(process)
-        reconciler = TrainingJobReconciler(process.client, self.caches, process.now, serves=discovery.serves)
-        self.caches.connect(process.control(reconciler, self.caches.training), discovery)
+        self.reconciler = TrainingJobReconciler(
+            process.client, self.caches, process.now, config=self.config, serves=discovery.serves
+        )
+        self.controller = process.control(self.reconciler, self.caches.training)
+        self.caches.connect(self.controller, discovery)
         self._records = StatusWriter(process.client, self.caches.training, now=process.now, rng=process.rng)
         process.background += [self._records.run, self._hear]
+
+    def config(self) -> TrainingConfig:
+        """Everything is in the cluster."""
+        return TrainingConfig()
 
     async def _hear(self) -> None:
         """Where there is a folder for them, the first attempt tells of one checkpoint, again and again."""

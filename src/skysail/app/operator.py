@@ -146,6 +146,7 @@ class Operator:
         self._launch_history = LaunchHistory(self._fenced_client, settings.operator_namespace, clock.now)
         self._claims: Cache[CloudInstance] = Cache(CLOUD_INSTANCE.resource, CloudInstance, INDEXES)
         self._claim_manager = self._create_claim_manager(accounts.by_name, cluster.cluster)
+        self._training_module.connect(self._claim_manager.calls.volumes, accounts.by_name)
         self._offer_publisher = OfferPublisher(
             self._fenced_client, settings.operator_namespace, self._claim_manager.offers
         )
@@ -228,6 +229,7 @@ class Operator:
             self._cache_registry.add(gang)
             self._informers.add(gang)
         controller = self._add_controller(training_module.reconciler, caches.training, *caches.children)
+        training_module.enqueue = controller.queue.add
         caches.connect(controller, self._informers.discovery)
         self._add_translated(training_module)
         return training_module

@@ -6,6 +6,7 @@ ran when the agent exited become `Lost` in the ledger at the next start.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -15,8 +16,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED, EventReason
+from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.provider import Provider, RunId
-from skysail.cloud.simulated.account import SimulatedAccount
+from skysail.cloud.simulated.account import RemoveDisk, SimulatedAccount, remove_nothing
 from skysail.cloud.simulated.http.client import RemoteAccount
 from skysail.cloud.simulated.http.server import serve
 from skysail.cloud.simulated.ledger import Ledger, LedgerCorrupt
@@ -40,11 +42,12 @@ class SimulatedClouds:
     def __init__(self, home: Home, deps: ProviderDependencies) -> None:
         self._home = home
         folder = home.root / "simulated"
+        self._disks = folder / "cloud-volumes"
         volume_paths = replace(
             deps.volume_paths,
             folder=folder / "volumes",
             memory=deps.volume_paths.memory / "simulated",
-            disks=folder / "cloud-volumes",
+            disks=self._disks,
             allowed=(),
         )
         for stale in (volume_paths.folder, volume_paths.memory, folder / "pods"):
@@ -63,8 +66,18 @@ class SimulatedClouds:
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> None:
-        self._accounts = [open_account(vendor, self._home.root, self._provider) for vendor in VENDORS.values()]
+        root = self._home.root
+        self._accounts = [
+            open_account(vendor, root, self._provider, remove_disk=self._remove_disk) for vendor in VENDORS.values()
+        ]
         self._runner = await serve(self._accounts, token(self._home), self._home.simulated_clouds)
+
+    async def _remove_disk(self, name: str) -> None:
+        """Delete a disk with its files. Raises OutcomeUnknown if a file cannot be deleted."""
+        try:
+            await asyncio.to_thread(remove_tree, self._disks / name)
+        except OSError as error:
+            raise OutcomeUnknown(f"The disk of the volume cannot be deleted: {error}.") from error
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -83,8 +96,14 @@ def _ignore_progress(_run: RunId, _step: str) -> None:
     """Take the place of the node's progress: the log has the events."""
 
 
-def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -> SimulatedAccount | UnavailableAccount:
-    """Open the account whose ledger is below `simulated/`.
+def open_account(
+    vendor: Vendor,
+    root: Path,
+    provider: Provider | None = None,
+    *,
+    remove_disk: RemoveDisk = remove_nothing,
+) -> SimulatedAccount | UnavailableAccount:
+    """Open the account whose ledger is below `simulated/`. `remove_disk` deletes a disk of the provider.
 
     Returns an `UnavailableAccount` if the ledger is corrupt, so that the other clouds still work.
     """
@@ -95,7 +114,7 @@ def open_account(vendor: Vendor, root: Path, provider: Provider | None = None) -
     except LedgerCorrupt as error:
         log.error("simulated cloud not opened", extra={"cloud": vendor.name, "why": str(error)})  # noqa: TRY400 (the message has the details)
         return UnavailableAccount(vendor, ACCOUNT_SIMULATED if provider else ACCOUNT_MOCK, str(error))
-    return SimulatedAccount(vendor, ledger, now=time.time, provider=provider)
+    return SimulatedAccount(vendor, ledger, now=time.time, provider=provider, remove_disk=remove_disk)
 
 
 def remote(home: Home, vendor: Vendor) -> RemoteAccount:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import resources
 
@@ -11,6 +11,8 @@ from aiohttp import web
 
 from skysail.base import clock
 from skysail.base.settings import Settings
+from skysail.claims.tracking.volume_deletions import VolumeDeletions
+from skysail.cloud.account import CloudAccount
 from skysail.core.controller import EventRecorder
 from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
 from skysail.kinds.training.api.train_job import TRAIN_JOB, TrainJob
@@ -23,6 +25,7 @@ from skysail.kinds.training.progress.status_writer import StatusWriter
 from skysail.kinds.training.reconciler import TrainingJobReconciler
 from skysail.kinds.training.scheduling.observer import IsServed
 from skysail.kinds.training.translated_reconciler import ModalJobReconciler, TrainJobReconciler
+from skysail.kube.api.objects import Key
 from skysail.kube.cache.cache import Cache, index_by_uid
 from skysail.kube.client.client import Client
 from skysail.runtimes import modal_pytorch
@@ -48,6 +51,8 @@ class TrainingModule:
         self._settings = settings
         self._authority = authority
         self._cloud_nodes = {name: node.provider for name, node in settings.nodes.items()}
+        self._deletable_volumes: frozenset[str] = frozenset()
+        self.enqueue: Callable[[Key], None] = lambda _: None
         self.caches = Caches.create()
         self.status_writer = StatusWriter(client, self.caches.training, now=clock.now, rng=rng)
         self.log_watcher = CheckpointLogWatcher(client, self.caches, self.status_writer, recorder, self._cloud_nodes)
@@ -60,6 +65,14 @@ class TrainingModule:
         self.train_jobs = TrainJobReconciler(self.train_job_cache, self.caches, clock.now)
         self.train_jobs.script = resources.files(modal_pytorch).joinpath("train.py").read_text()
         self._authenticator = ReporterAuthenticator(client, self.caches, clock.boottime)
+
+    def connect(self, volumes: VolumeDeletions, accounts: Mapping[str, CloudAccount]) -> None:
+        """Use the deletions of volumes at these clouds. Call after `enqueue` is set."""
+        volumes.on_finished = self.enqueue
+        self.reconciler.volume_deletions = volumes.results
+        self._deletable_volumes = frozenset(
+            name for name, account in accounts.items() if account.features.volume_deletion
+        )
 
     def application(self) -> web.Application:
         """Return the server to which pods report progress."""
@@ -74,10 +87,11 @@ class TrainingModule:
 
     def _config(self) -> TrainingConfig:
         stall = timedelta(seconds=self._settings.stall_timeout_seconds)
-        if not is_progress_enabled(self._settings):
-            return TrainingConfig(stall=stall, cloud_nodes=self._cloud_nodes)
-        server = f"https://{host(self._settings)}:{self._settings.progress_port}"
-        return TrainingConfig(ProgressEndpoint(server, self._authority().decode()), stall, self._cloud_nodes)
+        reporting = None
+        if is_progress_enabled(self._settings):
+            server = f"https://{host(self._settings)}:{self._settings.progress_port}"
+            reporting = ProgressEndpoint(server, self._authority().decode())
+        return TrainingConfig(reporting, stall, self._cloud_nodes, self._deletable_volumes)
 
 
 def is_progress_enabled(settings: Settings) -> bool:

@@ -235,6 +235,10 @@ class Finalizer(DocumentedName):
 
     CLAIM = "skysail.dev/claim", "On a CloudInstance until the cloud has confirmed its termination."
     REMOTE = "skysail.dev/remote", "On a ModalEndpoint or ModalFunction until its app at Modal is deleted."
+    CLOUD_VOLUME = (
+        "skysail.dev/cloud-volume",
+        "On a TrainingJob whose spec.checkpoint.retain deletes volumes of clouds, until they are deleted.",
+    )
 
 
 class LegacyFinalizer(DocumentedName):
@@ -253,6 +257,10 @@ class Condition(DocumentedName):
     RUNNING = "Running", "Whether all pods of a TrainingJob run; if not, the message gives the pending reason."
     STALLED = "Stalled", "Present while a TrainingJob that reported progress has not reported for too long."
     GANG_UNAVAILABLE = "GangUnavailable", "Whether the gang scheduler that a TrainingJob requests is missing."
+    CLOUD_VOLUME_RETAINED = (
+        "CloudVolumeRetained",
+        "Present on a TrainingJob whose volume at a cloud outlives it against spec.checkpoint.retain.",
+    )
     READY = "Ready", "Whether the model answers."
     MODEL_DOWNLOADED = "ModelDownloaded", "Whether the target revision is downloaded and laid out."
     MODEL_VALIDATED = (
@@ -498,7 +506,11 @@ class EventReason(DocumentedName):
     )
     CLOUD_VOLUME_RETAINED = (
         "CloudVolumeRetained",
-        "An attempt runs at a cloud, where spec.checkpoint.retain has no effect: the volume there stays.",
+        "spec.checkpoint.retain asks for the deletion of a volume at a cloud, and Skysail cannot delete it.",
+    )
+    CLOUD_VOLUME_DELETED = (
+        "CloudVolumeDeleted",
+        "The volume of a deleted TrainingJob at a cloud was deleted, as spec.checkpoint.retain asks for.",
     )
     CHECKPOINT_LEFT_BEHIND = (
         "CheckpointLeftBehind",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from skysail.claims.types import CloudInstance
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cli import text_table
 from skysail.cli.diagnosis import main_condition
 from skysail.cli.durations import since
@@ -21,24 +21,28 @@ from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.resources import Resource
 from skysail.kube.api.workloads import Pod
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import NotFound, NotServed
+from skysail.kube.client.errors import Forbidden, NotFound, NotServed
 
-Group = Literal["all", "jobs", "models", "endpoints"]
+Group = tuple[CustomKind, ...]
+_JOBS: Group = (TRAINING_JOB, MODAL_JOB, TRAIN_JOB)
+_MODELS: Group = (MODEL_DEPLOYMENT, ML_MODEL)
+_ENDPOINTS: Group = (MODAL_ENDPOINT, MODAL_FUNCTION)
 GROUPS: dict[str, Group] = {
-    **dict.fromkeys(("job", "jobs", "tj", "trainingjob", "trainingjobs"), "jobs"),
-    **dict.fromkeys(("model", "models", "md", "mlm", "modeldeployments", "mlmodels"), "models"),
-    **dict.fromkeys(("endpoint", "endpoints", "modalendpoints", "functions", "modalfunctions"), "endpoints"),
-    "all": "all",
-}
-_JOBS = (TRAINING_JOB, MODAL_JOB, TRAIN_JOB)
-_MODELS = (MODEL_DEPLOYMENT, ML_MODEL)
-_ENDPOINTS = (MODAL_ENDPOINT, MODAL_FUNCTION)
-_KINDS: dict[Group, tuple[CustomKind, ...]] = {
-    "jobs": _JOBS,
-    "models": _MODELS,
-    "endpoints": _ENDPOINTS,
+    **{
+        name: (kind,)
+        for kind in (*_JOBS, *_MODELS, *_ENDPOINTS, CLOUD_INSTANCE)
+        for name in (kind.resource.plural, kind.resource.kind.lower(), *kind.short_names)
+    },
+    **dict.fromkeys(("job", "jobs"), _JOBS),
+    **dict.fromkeys(("model", "models"), _MODELS),
+    **dict.fromkeys(("endpoint", "endpoints"), _ENDPOINTS),
+    **dict.fromkeys(("function", "functions"), (MODAL_FUNCTION,)),
+    **dict.fromkeys(("claim", "claims"), (CLOUD_INSTANCE,)),
     "all": (*_JOBS, *_MODELS, *_ENDPOINTS),
 }
+_TRANSLATED = (MODAL_JOB, TRAIN_JOB)
+# Kinds that many clusters have no use for: a user without the right to list them sees the others.
+_OPTIONAL = (*_TRANSLATED, *_ENDPOINTS)
 _MAX_MESSAGE = 80
 _HEADER = ("KIND", "NAME", "PHASE", "PROGRESS", "COST", "AGE", "MESSAGE")
 _QUIET = {"Running", "Succeeded", "Ready", "Deployed"}
@@ -63,26 +67,41 @@ async def read(client: Client, group: Group, namespace: str) -> list[Row]:
 
     A ModalJob or TrainJob and the TrainingJob that runs it are one row.
     """
-    found: list[tuple[Resource, Any]] = []
-    for kind in _KINDS[group]:
-        try:
-            objects = await client.list_objects(kind.resource, namespace, {}, kind.struct)
-        except (NotFound, NotServed):
-            continue
-        found += [(kind.resource, each) for each in objects]
+    found = [(kind, each) for kind in group for each in await _list(client, kind, namespace, group)]
     uids = {each.metadata.uid for _, each in found}
+    needs_trainings = any(kind in _TRANSLATED for kind, _ in found)
+    all_trainings = await _list(client, TRAINING_JOB, namespace, group) if needs_trainings else []
     trainings = {
         owner.uid: each
-        for _, each in found
-        if isinstance(each, TrainingJob) and (owner := each.metadata.controller) is not None and owner.uid in uids
+        for each in all_trainings
+        if (owner := each.metadata.controller) is not None and owner.uid in uids
     }
     hidden = {each.metadata.uid for each in trainings.values()}
     rows = [
-        row(resource, each, trainings.get(each.metadata.uid))
-        for resource, each in found
+        row(kind.resource, each, trainings.get(each.metadata.uid))
+        for kind, each in found
         if each.metadata.uid not in hidden
     ]
     return sorted(rows, key=lambda each: (each.namespace, each.kind, each.name))
+
+
+async def _list(client: Client, kind: CustomKind, namespace: str, group: Group) -> list[Any]:
+    place = namespace if kind.resource.namespaced else ""
+    try:
+        found = await client.list_objects(kind.resource, place, {}, kind.struct)
+    except (NotFound, NotServed):
+        return []
+    except Forbidden:
+        if kind in _OPTIONAL and len(group) > 1:
+            return []
+        raise
+    return [each for each in found if namespace in {"", _namespace(each)}]
+
+
+def _namespace(object_: Any) -> str:
+    """Return the namespace of an object, or of the object that a claim runs for."""
+    found: str = object_.spec.owner.namespace if isinstance(object_, CloudInstance) else object_.metadata.namespace
+    return found
 
 
 def row(resource: Resource, object_: Any, training: TrainingJob | None = None) -> Row:
@@ -92,7 +111,7 @@ def row(resource: Resource, object_: Any, training: TrainingJob | None = None) -
     status = getattr(object_, "status", None)
     return Row(
         kind=resource.kind,
-        namespace=object_.metadata.namespace,
+        namespace=_namespace(object_),
         name=object_.metadata.name,
         resource=f"{kind}/{object_.metadata.name}",
         phase=_phase(status) or ("" if training is None else training.status.phase or ""),

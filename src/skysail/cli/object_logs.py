@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from skysail.base import terminal_text
 from skysail.base.errors import UserError
@@ -11,6 +11,7 @@ from skysail.base.names import Label
 from skysail.claims.types import CloudInstance
 from skysail.cli import explanations
 from skysail.cli.lookup import Found
+from skysail.core import pod_pending
 from skysail.kinds.serving.api.types import MLModel, ModelDeployment
 from skysail.kube.api.resources import POD
 from skysail.kube.api.workloads import Container, Job, Pod
@@ -33,18 +34,10 @@ async def print_all(
     client: Client, found: Found, print_line: Callable[[str], None], *, tail: int | None, follow: bool
 ) -> None:
     """Print the logs of all containers that have started; with `follow`, until all have ended. Raises NoLogs."""
-    places = [
-        (pod, container.name)
-        for pod in await pods(client, found)
-        for container in pod.containers
-        if _has_begun(container)
-    ]
+    all_pods = await pods(client, found)
+    places = [(pod, container.name) for pod in all_pods for container in pod.containers if _has_begun(container)]
     if not places:
-        metadata = found.object.metadata
-        raise NoLogs(
-            f"{found.resource.kind} {metadata.name} has no container that has started. `skysail why "
-            f"{found.resource.kind.lower()}/{metadata.name}` says why."
-        )
+        raise NoLogs(_why_no_logs(found, all_pods))
     query = ({} if tail is None else {"tailLines": str(tail)}) | ({"follow": "true"} if follow else {})
 
     async def print_one(pod: Pod, container: str) -> None:
@@ -57,6 +50,19 @@ async def print_all(
         return
     for place in places:
         await print_one(*place)
+
+
+def _why_no_logs(found: Found, pods: Iterable[Pod]) -> str:
+    """Return the pending reason of the first pod that has one, such as the progress of its image, and the command."""
+    metadata, kind = found.object.metadata, found.resource.kind
+    reasons = (pod_pending.pending_reason(pod, f"Pod {pod.metadata.name}") for pod in pods)
+    why = next((f" {reason.message}" for reason in reasons if reason is not None), "")
+    name = (
+        f"{kind.lower()}/{metadata.name} -n {metadata.namespace}"
+        if metadata.namespace
+        else f"{kind.lower()}/{metadata.name}"
+    )
+    return f"{kind} {metadata.name} has no container that has started.{why} `skysail why {name}` says more."
 
 
 async def last_lines_of_failed(client: Client, pod: Pod) -> list[str]:

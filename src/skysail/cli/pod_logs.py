@@ -10,6 +10,7 @@ import msgspec
 
 from skysail.base.names import Label
 from skysail.cli.cluster import synced_cache
+from skysail.core import pod_pending
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.children.pod_template import CONTAINER
 from skysail.kinds.training.objects import Pod
@@ -64,22 +65,46 @@ def has_begun(pod: Pod) -> bool:
     return any(state.running is not None or state.terminated is not None for state in states)
 
 
+def not_started(pod: Pod, command: str) -> str:
+    """Return why the pod has no log yet, such as the progress of its image; if unknown, the command that may know."""
+    who = f"{pod.role}-{pod.index}"
+    reason = pod_pending.pending_reason(pod, who)
+    return f"{who} has not started: `{command}` shows the pending reason." if reason is None else reason.message
+
+
 async def follow(
-    client: Client, job: TrainingJob, selection: LogSelection, print_line: LinePrinter, *, tail: int | None = None
+    client: Client,
+    job: TrainingJob,
+    selection: LogSelection,
+    print_line: LinePrinter,
+    *,
+    tail: int | None = None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Print every line of the selected pods as it arrives, until no more can arrive."""
-    await _LogFollower(client, job, selection, print_line, tail).run()
+    """Print every line of the selected pods as it arrives, until no more can arrive.
+
+    `report` gets why a pod has not started, when that changes.
+    """
+    await _LogFollower(client, job, selection, print_line, tail, report).run()
 
 
 class _LogFollower:
     def __init__(
-        self, client: Client, job: TrainingJob, selection: LogSelection, print_line: LinePrinter, tail: int | None
+        self,
+        client: Client,
+        job: TrainingJob,
+        selection: LogSelection,
+        print_line: LinePrinter,
+        tail: int | None,
+        report: Callable[[str], None],
     ) -> None:
         self._client = client
         self._job = job
         self._log_selection = selection
         self._print_line = print_line
         self._tail = tail
+        self._report = report
+        self._reported: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._tails: dict[str, asyncio.Task[None]] = {}
         self._pods = Cache(POD, Pod, selector=_selector(job))
@@ -109,9 +134,18 @@ class _LogFollower:
         return seen if seen is not None and seen.metadata.uid == self._job.metadata.uid else None
 
     def _begin(self, tasks: asyncio.TaskGroup, pods: list[Pod]) -> None:
-        for pod in sorted(pods, key=_order):
-            if self._log_selection.takes(pod) and has_begun(pod) and pod.metadata.uid not in self._tails:
+        for pod in sorted(filter(self._log_selection.takes, pods), key=_order):
+            if not has_begun(pod):
+                self._report_pending(pod)
+            elif pod.metadata.uid not in self._tails:
                 self._tails[pod.metadata.uid] = tasks.create_task(self._follow(pod))
+
+    def _report_pending(self, pod: Pod) -> None:
+        """Report why the pod has not started, if the reason is known and new."""
+        reason = pod_pending.pending_reason(pod, f"{pod.role}-{pod.index}")
+        if reason is not None and self._reported.get(pod.metadata.uid) != reason.message:
+            self._reported[pod.metadata.uid] = reason.message
+            self._report(reason.message)
 
     async def _follow(self, pod: Pod) -> None:
         """Follow one pod to its end. A broken stream resumes after the last received line."""

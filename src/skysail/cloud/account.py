@@ -211,6 +211,13 @@ class CloudAccount(Protocol):
         """Request the termination; the program has `grace` seconds. Idempotent. `Gone` does not prove termination."""
         ...
 
+    async def delete_volume(self, namespace: str, volume: str) -> None:
+        """Delete the `CloudVolume` with this id of pods of this namespace, with its files. Idempotent.
+
+        Requires feature `volume_deletion`. A volume that does not exist is deleted already.
+        """
+        ...
+
     async def list(self) -> Inventory: ...
 
     async def offers(self) -> OfferList:

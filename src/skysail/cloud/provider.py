@@ -51,7 +51,7 @@ class PersistentDisk(msgspec.Struct, frozen=True, tag="disk"):
 
 
 class CloudVolume(msgspec.Struct, frozen=True, tag="cloud"):
-    """A volume of the cloud itself, by a name of at most 72 characters. Created if missing, and never deleted."""
+    """A volume of the cloud itself, by a name of at most 72 characters. Created if missing, and kept after the pod."""
 
     id: str
 
@@ -238,6 +238,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     attach: bool = False
     port_forward: bool = False
     volumes: bool = False
+    volume_deletion: bool = False  # deletes volumes of the cloud, such as those for checkpoints
     multi_container: bool = False
     host_network: bool = False
     host_network_setting: str = ""  # with which an administrator allows the host network; none where there is no way

@@ -138,6 +138,17 @@ class TerminateInstance(msgspec.Struct, frozen=True):
     grace: float
 
 
+class DeleteCloudVolume(msgspec.Struct, frozen=True):
+    """Ask the cloud to delete the volume with the checkpoints of an object. Idempotent. Runs in the background.
+
+    The name of the volume follows from namespace and UID of the object, so no other volume can be meant.
+    """
+
+    cloud: str
+    resource: Resource
+    object: Object
+
+
 Action = (
     Apply
     | Create
@@ -150,6 +161,7 @@ Action = (
     | Bind
     | LaunchInstance
     | TerminateInstance
+    | DeleteCloudVolume
 )
 
 

@@ -18,6 +18,7 @@ from skysail.core.actions import (
     Bind,
     Create,
     Delete,
+    DeleteCloudVolume,
     Event,
     LaunchInstance,
     Owner,
@@ -82,6 +83,10 @@ class CloudCalls(Protocol):
 
         The instance counts as terminated when a listing confirms it.
         """
+        ...
+
+    def delete_volume(self, action: DeleteCloudVolume) -> None:
+        """Start one deletion of a volume in the background. Never blocks. The next snapshot shows its outcome."""
         ...
 
 
@@ -149,6 +154,8 @@ class Executor:
                 await self._launch(action)
             case TerminateInstance():
                 self.terminate_instance(action)
+            case DeleteCloudVolume():
+                self._delete_cloud_volume(action)
             case _:
                 assert_never(action)
         return None
@@ -327,6 +334,11 @@ class Executor:
         self.effects += 1
         log.info("end", extra={"provider": action.cloud, "instance": action.instance, "effect": self.effects})
         self.clouds.terminate(action)
+
+    def _delete_cloud_volume(self, action: DeleteCloudVolume) -> None:
+        assert self.clouds is not None, "only a process with clouds plans deletions of volumes"
+        self._start_effect("delete volume", action.resource, action.object.metadata.key, provider=action.cloud)
+        self.clouds.delete_volume(action)
 
     async def _get_live(self, resource: Resource, key: Key) -> Object | None:
         """Read the object from the API server and update the cache like a watch event."""

@@ -142,7 +142,8 @@ def _volume(who: str, message: str) -> str:
     """Return the name of a missing PVC with the fix; otherwise the message of the scheduler."""
     match = _CLAIM.search(message)
     if match is None:
-        return f"{who} waits for a volume: {truncate(message)}"
+        # The scheduler appends an empty result of preemption.
+        return f"{who} waits for a volume: {truncate(message.strip().removesuffix('. not found'))}"
     if match["what"] == "not found":
         return f"{who} needs PVC {match['claim']}, which does not exist: create it."
     return f"{who} needs PVC {match['claim']}, which is being deleted: create it again when it is gone."

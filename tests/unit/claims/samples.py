@@ -177,6 +177,7 @@ class ScriptedCloud:
         self.looks: list[str] = []
         self.ends: list[tuple[str, float]] = []
         self.end_error: Exception | None = None
+        self.deleted_volumes: list[tuple[str, str]] = []
         self.is_silent = False
         self.talks: list[str] = []
         self.told: asyncio.Queue[str | Exception] = asyncio.Queue()
@@ -193,6 +194,12 @@ class ScriptedCloud:
 
     async def terminate(self, instance: str, grace: float) -> None:
         self.ends.append((instance, grace))
+        await self._hang()
+        if self.end_error is not None:
+            raise self.end_error
+
+    async def delete_volume(self, namespace: str, volume: str) -> None:
+        self.deleted_volumes.append((namespace, volume))
         await self._hang()
         if self.end_error is not None:
             raise self.end_error

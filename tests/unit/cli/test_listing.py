@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from skysail.claims.types import CloudInstance
 from skysail.cli import listing
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.objects import Meta
-from skysail.kube.client.errors import NotServed
+from skysail.kube.client.errors import Forbidden, NotServed
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 MADE = "2026-01-01T00:00:00Z"
@@ -68,6 +69,8 @@ class Lists:
     async def list_objects(self, resource, _namespace, _query, _type):
         if resource.kind not in self._objects:
             raise NotServed(404, "NotFound", "page not found")
+        if isinstance(self._objects[resource.kind], Exception):
+            raise self._objects[resource.kind]
         return self._objects[resource.kind]
 
 
@@ -92,9 +95,40 @@ async def test_read_shows_a_modal_job_and_its_training_as_one_row(group):
         job(phase="Failed", cloud=CLOUD, progress={"percent": 40}), metadata=msgspec.convert(child_meta, Meta)
     )
     alone = job(phase="Running")
-    rows = await listing.read(Lists(ModalJob=[modal_job], TrainingJob=[alone, owned]), group, "")
+    rows = await listing.read(Lists(ModalJob=[modal_job], TrainingJob=[alone, owned]), listing.GROUPS[group], "")
     assert [(row.kind, row.name, row.progress, row.cost) for row in rows] == [
         ("ModalJob", "hi", "40%", "3.5 USD/h, 1.25 USD"),
         ("TrainingJob", NAME, "", ""),
     ]
     assert rows[0].resource == "modaljob.modal-operator.io/hi"
+
+
+async def listed(name, **objects):
+    found = await listing.read(Lists(**objects), listing.GROUPS[name], "ml")
+    return [(row.kind, row.name, row.phase, row.cost) for row in found]
+
+
+async def test_read_of_one_kind_lists_this_kind_alone():
+    assert await listed("md", ModelDeployment=[model(phase="Ready")], TrainingJob=[job()]) == [
+        ("ModelDeployment", "iris", "Ready", "")
+    ]
+    assert [row[0] for row in await listed("trainingjobs", TrainingJob=[job()])] == ["TrainingJob"]
+
+
+async def test_read_lists_the_claims_of_a_namespace_with_state_and_cost():
+    def claim(namespace):
+        owner = {"kind": "Pod", "name": "p", "uid": "u", "namespace": namespace}
+        status = {"state": "Running", "usdPerHour": 0.8}
+        manifest = {"metadata": {"name": f"of-{namespace}"}, "spec": {"provider": "modal", "owner": owner}}
+        return msgspec.convert({**manifest, "status": status}, CloudInstance)
+
+    claims = [claim("ml"), claim("other")]
+    assert await listed("claims", CloudInstance=claims) == [("CloudInstance", "of-ml", "Running", "0.8 USD/h")]
+
+
+async def test_read_without_the_right_to_a_kind_shows_the_others_unless_it_was_named():
+    forbidden = Forbidden(403, "Forbidden", "no right")
+    assert [row[0] for row in await listed("all", ModalJob=forbidden, TrainingJob=[job()])] == ["TrainingJob"]
+    for name, objects in (("modaljobs", {"ModalJob": forbidden}), ("jobs", {"TrainingJob": forbidden})):
+        with pytest.raises(Forbidden):
+            await listed(name, **objects)

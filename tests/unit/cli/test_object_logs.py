@@ -77,8 +77,11 @@ async def test_the_pods_of_a_model_are_printed_one_after_the_other(follow):
 
 
 async def test_an_object_without_logs_says_so():
-    with pytest.raises(NoLogs, match="`skysail why pod/a` says why"):
+    with pytest.raises(NoLogs, match="`skysail why pod/a -n ml` says more"):
         await printed(Client(), lookup.Found(POD, pod("a", main=WAITS)))
+    builds = {"waiting": {"reason": "ContainerCreating", "message": "preparing its image: 12 of 19 packages"}}
+    with pytest.raises(NoLogs, match="Pod a is preparing its image: 12 of 19 packages"):
+        await printed(Client(), lookup.Found(POD, pod("a", main=builds)))
     policy = next(kind for kind in lookup._OTHERS if kind.resource.kind == "OffloadPolicy")
     with pytest.raises(NoLogs, match="has no pods"):
         await printed(Client(), lookup.Found(policy.resource, SimpleNamespace(metadata=MODEL.metadata)))

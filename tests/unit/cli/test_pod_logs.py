@@ -158,6 +158,38 @@ def test_all_ranks_of_all_attempts_are_heard_to_their_end():
     ]
 
 
+def test_who_follows_is_told_why_a_pod_has_not_started_each_reason_once():
+    told: list[str] = []
+
+    def waiting(how_far: str) -> dict[str, Any]:
+        return {"waiting": {"reason": "ContainerCreating", "message": f"preparing its image: {how_far}"}}
+
+    async def main() -> None:
+        harness = Harness()
+        job = await harness.job()
+        following = asyncio.create_task(
+            pod_logs.follow(
+                harness.client,
+                job,
+                pod_logs.LogSelection(),
+                lambda pod, line: None,
+                report=told.append,
+            )
+        )
+        pod = await harness.pod(job, 0, 0, waiting("1 of 19 packages"), Log(stamped("a 1")))
+        await asyncio.sleep(1)
+        pod = await harness.tell(pod, waiting("1 of 19 packages"))
+        await asyncio.sleep(1)
+        pod = await harness.tell(pod, waiting("12 of 19 packages"))
+        await asyncio.sleep(1)
+        await harness.tell(pod, ENDED)
+        await harness.ends(job)
+        await following
+
+    virtual_time.run(main())
+    assert told == [f"worker-0 is preparing its image: {many} of 19 packages." for many in (1, 12)]
+
+
 def test_a_stream_that_breaks_goes_on_after_the_last_line():
     async def test(site: Harness, job: TrainingJob) -> None:
         broken = Log(stamped("a 1", "a 2"), BREAKS)

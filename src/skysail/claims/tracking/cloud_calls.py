@@ -19,10 +19,11 @@ from skysail.base.backoff import delay_bound
 from skysail.claims.limits.launch_history import launch_time
 from skysail.claims.limits.launch_limiter import LaunchLimiter, LaunchTime
 from skysail.claims.snapshot import CallResult
+from skysail.claims.tracking.volume_deletions import VolumeDeletions
 from skysail.claims.types import CloudInstance
 from skysail.cloud.account import CloudAccount, Instance, LaunchSpec
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, ProviderError, Rejected, Throttled, Unsupported
-from skysail.core.actions import LaunchInstance, TerminateInstance
+from skysail.core.actions import DeleteCloudVolume, LaunchInstance, TerminateInstance
 
 _INITIAL_BACKOFF = 10.0
 _MAX_BACKOFF = 300.0
@@ -73,6 +74,7 @@ class CloudCalls:
         # snapshots hold references to it.
         self._asked: dict[str, Mapping[str, datetime]] = {}
         self._ends: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self.volumes = VolumeDeletions(accounts, now)
         self.on_created: Callable[[Instance], None] = lambda _: None
 
     def nonce_for(self, claim: str) -> str:
@@ -129,8 +131,12 @@ class CloudCalls:
         task = self._ends[key] = asyncio.get_running_loop().create_task(self._end(action), name=f"end {key[1]}")
         task.add_done_callback(lambda _: self._ends.pop(key))
 
+    def delete_volume(self, action: DeleteCloudVolume) -> None:
+        self.volumes.delete(action)
+
     async def close(self) -> None:
-        """Cancel all calls. The next process learns their outcome from its inventories."""
+        """Cancel all calls. The next process learns their outcome from its inventories, or repeats deletions."""
+        await self.volumes.close()
         tasks: list[asyncio.Task[Any]] = [*self._tasks.values(), *self._ends.values()]
         for task in tasks:
             task.cancel()

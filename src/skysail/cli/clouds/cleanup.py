@@ -1,5 +1,6 @@
 """Delete what the operator created for itself, after it was uninstalled: its nodes, Lease, Secret and ConfigMaps.
 
+TrainingJobs lose the finalizer by which the operator deletes their volumes: nobody would remove it any more.
 A node is kept while a claim exists: its instance may still run, and only an operator can terminate it.
 """
 
@@ -10,12 +11,14 @@ import contextlib
 from collections.abc import Callable
 
 from skysail.base.errors import UserError
+from skysail.base.names import Finalizer
 from skysail.claims.bridging import bridge_ports
 from skysail.claims.limits import launch_history
 from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.claims.tracking import offer_publisher
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cli.clouds import cloud_objects, draining
+from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kube import leader_election
 from skysail.kube.admission import registration
 from skysail.kube.api.objects import Object
@@ -36,6 +39,7 @@ _OWN: tuple[tuple[Resource, str], ...] = (
 POLICY_RULES = (
     PolicyRule(NODE, ("delete", "list")),
     PolicyRule(CLOUD_INSTANCE.resource, ("list",)),
+    PolicyRule(TRAINING_JOB.resource, ("get", "list", "patch")),
     PolicyRule(OFFLOAD_POLICY.resource, ("delete", "get"), names=(draining.POLICY,)),
     *(PolicyRule(resource, ("delete", "get"), names=(name,)) for resource, name in _OWN),
 )
@@ -55,6 +59,7 @@ async def clean_up(client: Client, namespace: str, *, seconds: float, report: Ca
             f"{claims} claims are left, and their instances may be billed: install Skysail again and run "
             "`skysail drain`."
         )
+    await _release_jobs(client, report)
     for node in await client.list_objects(NODE, "", cloud_objects.CLOUD_NODES, Object):
         await _delete(client, NODE, node, report)
     for resource, name in (*_OWN, (OFFLOAD_POLICY.resource, draining.POLICY)):
@@ -70,6 +75,14 @@ async def _until_stopped(client: Client, namespace: str, seconds: float) -> None
                 pass  # the check itself takes seconds
             return
     raise NotUninstalled(f"An operator still runs in namespace {namespace}: uninstall it first, with `helm uninstall`.")
+
+
+async def _release_jobs(client: Client, report: Callable[[str], None]) -> None:
+    with contextlib.suppress(NotFound, NotServed):
+        for job in await client.list_objects(TRAINING_JOB.resource, "", {}, Object):
+            if Finalizer.CLOUD_VOLUME in job.metadata.finalizers:
+                await draining.strip(client, TRAINING_JOB, job, {Finalizer.CLOUD_VOLUME.value})
+                report(f"TrainingJob {job.metadata.key} released: delete its volumes at clouds yourself.")
 
 
 async def _claims(client: Client) -> int:

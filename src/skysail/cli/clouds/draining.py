@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -241,38 +241,23 @@ class _Drain:
                 left.append(claim)
                 continue
             await self._delete(CLOUD_INSTANCE.resource, claim)
-            await self._strip(CLOUD_INSTANCE, claim, {Finalizer.CLAIM.value})
+            await strip(self._client, CLOUD_INSTANCE, claim, {Finalizer.CLAIM.value})
         return left
 
     async def _remove_finalizers(self, *, with_remote: bool) -> tuple[str, ...]:
         """Remove finalizers from our kinds other than claims. Returns the objects that had one."""
         removable = {name.value for name in LegacyFinalizer}
         if with_remote:
-            removable.add(Finalizer.REMOTE.value)
+            removable |= {Finalizer.REMOTE.value, Finalizer.CLOUD_VOLUME.value}
         stripped: list[str] = []
         for kind in _USER_KINDS:
             with contextlib.suppress(NotFound, NotServed):
                 listed = await self._client.list_objects(kind.resource, "", {}, Object)
                 found = [object_ for object_ in listed if removable & set(object_.metadata.finalizers)]
                 for object_ in found:
-                    await self._strip(kind, object_, removable)
+                    await strip(self._client, kind, object_, removable)
                 stripped += [f"{kind.resource.kind} {object_.metadata.key}" for object_ in found]
         return tuple(stripped)
-
-    async def _strip(self, kind: CustomKind, object_: Object, removable: set[str]) -> None:
-        """Remove finalizers of one object."""
-        metadata = object_.metadata
-        for _ in range(_ATTEMPTS):
-            with contextlib.suppress(Conflict):
-                found = await self._client.find(kind.resource, metadata.namespace, metadata.name, Object)
-                if found is None or found.metadata.uid != metadata.uid:
-                    return
-                rest = [name for name in found.metadata.finalizers if name not in removable]
-                version = {"uid": metadata.uid, "resourceVersion": found.metadata.resource_version}
-                patch = {"metadata": {**version, "finalizers": rest}}
-                await self._client.merge_patch(kind.resource, metadata.namespace, metadata.name, patch, Object)
-                return
-        raise ApiError(409, "Conflict", f"{kind.resource.kind} {metadata.key} changes too often")
 
     def _was_ended(self, claim: CloudInstance, left: Iterable[CloudInstance]) -> bool:
         """Return whether this drain ended an instance of the claim."""
@@ -298,6 +283,28 @@ class _Drain:
         nodes = await self._client.list_objects(NODE, "", cloud_objects.CLOUD_NODES, CloudNode)
         found = ((node, node.problem(Condition.NO_ORPHANED_INSTANCES)) for node in nodes)
         return tuple(f"{node.metadata.name}: {message}" for node, message in found if message)
+
+
+def names(done: DrainReport) -> list[str]:
+    """Return the claims that are left, as kubectl names them."""
+    resource = CLOUD_INSTANCE.resource
+    return [f"{resource.kind.lower()}.{resource.group}/{row.claim}" for row in done.left]
+
+
+async def strip(client: Client, kind: CustomKind, object_: Object, removable: Collection[str]) -> None:
+    """Remove finalizers of one object."""
+    metadata = object_.metadata
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(Conflict):
+            found = await client.find(kind.resource, metadata.namespace, metadata.name, Object)
+            if found is None or found.metadata.uid != metadata.uid:
+                return
+            rest = [name for name in found.metadata.finalizers if name not in removable]
+            version = {"uid": metadata.uid, "resourceVersion": found.metadata.resource_version}
+            patch = {"metadata": {**version, "finalizers": rest}}
+            await client.merge_patch(kind.resource, metadata.namespace, metadata.name, patch, Object)
+            return
+    raise ApiError(409, "Conflict", f"{kind.resource.kind} {metadata.key} changes too often")
 
 
 async def _pods(client: Client, nodes: Iterable[CloudNode]) -> tuple[Object, ...]:

@@ -78,6 +78,11 @@ def _hint(result: OfferReport, *, with_refused: bool) -> str:
     return "Ask for less." if with_refused else "`--all` shows why each one does not."
 
 
+def names(found: OfferReport) -> list[str]:
+    """Return each offer that fits as provider/GPU, best first, once."""
+    return list(dict.fromkeys(f"{row.provider}/{row.gpu_type or '-'}" for row in found.offers))
+
+
 def _known_providers(published: Mapping[str, OfferList], providers: Collection[str]) -> tuple[str, ...]:
     for name in providers:
         if name not in published:

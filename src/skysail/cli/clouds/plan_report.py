@@ -8,9 +8,19 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from skysail.kinds.training.api.training_job import TRAINING_JOB
+
 Verdict = Literal["allowed", "refused", "unknown"]
 
 CLUSTER = "cluster"
+# API groups of the kinds that are planned.
+_GROUPS = {
+    "Pod": "",
+    "Job": "batch",
+    "CronJob": "batch",
+    "TrainingJob": TRAINING_JOB.resource.group,
+    "Deployment": "apps",
+}
 
 
 class OfferLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -84,3 +94,13 @@ def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     if "refused" in found:
         return "refused"
     return "unknown" if "unknown" in found else "allowed"
+
+
+def names(planned: PlanReport) -> list[str]:
+    """Return the planned workloads, as kubectl names them."""
+    return [f"{_kind(row.kind)}/{row.name}" for row in planned.workloads]
+
+
+def _kind(kind: str) -> str:
+    group = _GROUPS[kind]
+    return f"{kind.lower()}.{group}" if group else kind.lower()

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skysail.cli.commands.up import HomeOption
+from skysail.cli.options import NamedOutputFormat, NamedOutputOption
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
+    from skysail.kube.cache.audit import AuditResult
     from skysail.local.cluster.home import Home
 
 DIFFERS = 1
 _TIMEOUT_SECONDS = 60
+_HEADER = ("KIND", "CACHED", "LIVE", "MISSING", "STALE", "EXTRA")
 
 
 def audit_cache(
@@ -26,6 +29,7 @@ def audit_cache(
     token_file: Annotated[
         Path | None, typer.Option(help="The file that the operator's setting audit_token names; needed with --url.")
     ] = None,
+    output: NamedOutputOption = NamedOutputFormat.TEXT,
 ) -> None:
     """Compare the operator's caches with the API server and print the numbers. Exit code 1 if they differ."""
     import os
@@ -50,12 +54,23 @@ def audit_cache(
     if reply.status != 200:  # noqa: PLR2004 (HTTP OK)
         raise Refused(f"The operator answered {reply.status}: {body.decode(errors='replace').strip()}.")
     audit_results = msgspec.json.decode(body, type=list[AuditResult])
-    typer.echo(f"{'KIND':<48}{'CACHED':>8}{'LIVE':>8}{'MISSING':>9}{'STALE':>7}{'EXTRA':>7}")
-    for row in audit_results:
-        numbers = f"{row.cached:>8}{row.live:>8}{row.missing:>9}{row.stale:>7}{row.extra:>7}"
-        typer.echo(f"{row.kind:<48}{numbers}")
+    typer.echo(_render(audit_results, output), nl=False)
     if any(audit_result.differs for audit_result in audit_results):
         raise typer.Exit(DIFFERS)
+
+
+def _render(results: list[AuditResult], output: NamedOutputFormat) -> str:
+    """Return the numbers of each kind, or with NAME the kinds whose cache differs."""
+    import msgspec
+
+    from skysail.cli import text_table
+
+    if output is NamedOutputFormat.JSON:
+        return msgspec.json.format(msgspec.json.encode(results)).decode() + "\n"
+    if output is NamedOutputFormat.NAME:
+        return "".join(f"{row.kind}\n" for row in results if row.differs)
+    rows = [[row.kind, *map(str, (row.cached, row.live, row.missing, row.stale, row.extra))] for row in results]
+    return "".join(f"{line}\n" for line in text_table.render(_HEADER, rows, right=_HEADER[1:]))
 
 
 def _token(path: Path | None) -> str:

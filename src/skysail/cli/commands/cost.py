@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from skysail.cli.options import ContextOption, KubeconfigOption, OutputFormat, OutputOption
+from skysail.cli.options import ContextOption, KubeconfigOption, NamedOutputFormat, NamedOutputOption
 
 if TYPE_CHECKING:
     from skysail.cli.clouds.cost_report import CostQuery, CostReport
@@ -21,7 +21,7 @@ def cost(
         str, typer.Option("--namespace", "-n", help="Only this namespace [default: all namespaces].")
     ] = "",
     days: Annotated[int, typer.Option(min=1, max=400, help="Days of past spend, today included.")] = 30,
-    output: OutputOption = OutputFormat.TEXT,
+    output: NamedOutputOption = NamedOutputFormat.TEXT,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -35,8 +35,11 @@ def cost(
 
     query = CostQuery(by=Grouping(by), namespace=namespace, days=days)
     result = cluster.run_client(cluster.access(kubeconfig, context), lambda client: _read(client, query))
-    if output is OutputFormat.JSON:
+    if output is NamedOutputFormat.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(result)))
+        return
+    if output is NamedOutputFormat.NAME:
+        typer.echo("".join(f"{row.key}\n" for row in result.rows), nl=False)
         return
     console = open_console()
     has_bars = console.is_terminal and console.encoding.startswith("utf")

@@ -10,9 +10,9 @@ from skysail.base.errors import UserError
 from skysail.cli.options import (
     ContextOption,
     KubeconfigOption,
+    NamedOutputFormat,
+    NamedOutputOption,
     OperatorNamespaceOption,
-    OutputFormat,
-    OutputOption,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def drain(
         str, typer.Option(help="How long to wait until all instances are terminated, in seconds or as 5m.")
     ] = "10m",
     operator_namespace: OperatorNamespaceOption = "skysail-system",
-    output: OutputOption = OutputFormat.TEXT,
+    output: NamedOutputOption = NamedOutputFormat.TEXT,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -55,8 +55,10 @@ def drain(
         return await draining.drain(client, before, seconds=seconds, report=lambda line: typer.echo(line, err=True))
 
     done = cluster.run_client(cluster.access(kubeconfig, context), call)
-    if output is OutputFormat.JSON:
+    if output is NamedOutputFormat.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(done)))
+    elif output is NamedOutputFormat.NAME:
+        typer.echo("".join(f"{name}\n" for name in draining.names(done)), nl=False)
     else:
         typer.echo("\n".join(drain_text.render(done)))
     if not done.is_complete:

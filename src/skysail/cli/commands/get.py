@@ -24,7 +24,9 @@ _PER_SECOND = 4
 def get(
     name: Annotated[
         str,
-        typer.Argument(metavar="[[KIND/]NAME|jobs|models|endpoints]", help="Name, kind/name, or what to list [all]."),
+        typer.Argument(
+            metavar="[[KIND/]NAME|jobs|models|endpoints|claims]", help="Name, kind/name, or what to list [all]."
+        ),
     ] = "all",
     namespace: NamespaceOption = "default",
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="List all namespaces.")] = False,
@@ -49,6 +51,7 @@ def get(
         return
 
     from skysail.kinds.training.api.training_job import TrainingJob
+    from skysail.kube.api.workloads import Pod
 
     console = open_console()
 
@@ -61,18 +64,24 @@ def get(
             return None
         if not isinstance(job, TrainingJob):
             _print_table([row], with_namespace=False)
+            if isinstance(job, Pod):
+                _print_warnings(console, await pod_warnings.of_pod(client, job))
             return None
         if watch:
             return await (_live if console.is_terminal else _rows)(console, client, job)
         _show(console, job)
-        for warning in await pod_warnings.read(client, job):
-            console.print(f"Warning: {warning}", soft_wrap=True, markup=False)
+        _print_warnings(console, await pod_warnings.read(client, job))
         return None
 
     with contextlib.suppress(KeyboardInterrupt):
         last = cluster.run_client(cluster.access(kubeconfig, context), call)
         if last is not None and last.status.phase == "Failed":
             raise typer.Exit(_FAILED)
+
+
+def _print_warnings(console: Console, warnings: list[str]) -> None:
+    for warning in warnings:
+        console.print(f"Warning: {warning}", soft_wrap=True, markup=False)
 
 
 def _list(group: Group, namespace: str, output: str, access: Access) -> None:

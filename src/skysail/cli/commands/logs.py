@@ -88,7 +88,7 @@ async def _until_now(client: Client, job: TrainingJob, selection: LogSelection, 
     for pod in found:
         if not pod_logs.has_begun(pod):
             typer.echo(
-                f"{_who(pod)} has not started: `skysail why {job.metadata.name}` shows the pending reason.", err=True
+                pod_logs.not_started(pod, f"skysail why {job.metadata.name} -n {job.metadata.namespace}"), err=True
             )
             continue
         async for line in pod_logs.read(client, pod, tail):
@@ -100,7 +100,9 @@ async def _until_the_end(client: Client, job: TrainingJob, selection: LogSelecti
     from skysail.kube.client.errors import KubeError
 
     try:
-        await pod_logs.follow(client, job, selection, line_printer(), tail=tail)
+        await pod_logs.follow(
+            client, job, selection, line_printer(), tail=tail, report=lambda line: typer.echo(line, err=True)
+        )
     except* (BrokenPipeError, KubeError) as group:  # the reader closed the pipe, or has no right to read logs
         raise group.exceptions[0] from None
 

@@ -9,9 +9,9 @@ import typer
 from skysail.cli.options import (
     ContextOption,
     KubeconfigOption,
+    NamedOutputFormat,
+    NamedOutputOption,
     OperatorNamespaceOption,
-    OutputFormat,
-    OutputOption,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def offers(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also show offers that do not fit, and why.")] = False,
     operator_namespace: OperatorNamespaceOption = "skysail-system",
-    output: OutputOption = OutputFormat.TEXT,
+    output: NamedOutputOption = NamedOutputFormat.TEXT,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -60,9 +60,11 @@ def offers(
     )
     published = cluster.run_client(cluster.access(kubeconfig, context), read)
     result = offer_report.report(published, query, providers=provider or (), now=clock.now().timestamp())
-    if output is OutputFormat.JSON:
+    if output is NamedOutputFormat.JSON:
         if not everything:
             result = msgspec.structs.replace(result, refused=())
         typer.echo(msgspec.json.format(msgspec.json.encode(result)))
+    elif output is NamedOutputFormat.NAME:
+        typer.echo("".join(f"{name}\n" for name in offer_report.names(result)), nl=False)
     else:
         typer.echo("\n".join(offer_report.render(result, with_refused=everything)))

@@ -10,9 +10,9 @@ import typer
 from skysail.cli.options import (
     ContextOption,
     KubeconfigOption,
+    NamedOutputFormat,
+    NamedOutputOption,
     OperatorNamespaceOption,
-    OutputFormat,
-    OutputOption,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def plan(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show all candidates, not only the first.")] = False,
     operator_namespace: OperatorNamespaceOption = "skysail-system",
-    output: OutputOption = OutputFormat.TEXT,
+    output: NamedOutputOption = NamedOutputFormat.TEXT,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -51,7 +51,7 @@ def plan(
 
     from skysail.base import clock, settings
     from skysail.cli import cluster
-    from skysail.cli.clouds import launch_plan, plan_facts, plan_text, workloads
+    from skysail.cli.clouds import launch_plan, plan_facts, plan_report, plan_text, workloads
     from skysail.kinds.offload.config import offload_config
 
     content = workloads.parse(_read(file), file, namespace)
@@ -63,8 +63,10 @@ def plan(
 
     known = cluster.run_client(cluster.access(kubeconfig, context), read)
     result = launch_plan.forecast(content.workloads, content.skipped, known, offload, clock.now())
-    if output is OutputFormat.JSON:
+    if output is NamedOutputFormat.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(result)))
+    elif output is NamedOutputFormat.NAME:
+        typer.echo("".join(f"{name}\n" for name in plan_report.names(result)), nl=False)
     else:
         typer.echo("\n".join(plan_text.render(result, with_all=everything)))
     raise typer.Exit({"allowed": 0, "refused": REFUSED, "unknown": UNKNOWN}[result.verdict])

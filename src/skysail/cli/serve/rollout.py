@@ -55,7 +55,11 @@ async def until_served(client: Client, model: ModelDeployment, echo: Echo) -> tu
     """
     served = await _until_over(client, model, echo)
     if not is_served(served):
-        raise NotServing(f"{model.metadata.name} does not serve this version: {served.status.message}")
+        metadata = model.metadata
+        raise NotServing(
+            f"{metadata.name} does not serve this version: {served.status.message} `skysail why {metadata.name} -n "
+            f"{metadata.namespace}` shows the log."
+        )
     desired = desired_model(served, serving_config(OperatorSettings()))
     path = inference_request.service_proxy_path(desired, f"/v2/models/{desired.names.model}")
     reply = await client.proxy(path)
@@ -72,11 +76,13 @@ async def _until_over(client: Client, model: ModelDeployment, echo: Echo) -> Mod
         while (seen := cache.get(key)) is not None:
             changed.clear()
             if seen.status.observed_generation >= model.metadata.generation:
+                if has_failed(seen) and not is_served(seen):
+                    return seen  # the error of the command has the message
                 line = f"{seen.status.phase}: {seen.status.message}"
                 if line != last:
                     echo(line)
                 last = line
-                if is_served(seen) or has_failed(seen):
+                if is_served(seen):
                     return seen
             await changed.wait()
     raise CannotServe(f"ModelDeployment {key.name} was deleted.")

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import modal
 import msgspec
 from modal import exception
 
@@ -16,7 +17,7 @@ from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
 from skysail.cloud.http_address import HttpAddress
 from skysail.cloud.lifetimes import MAX_LIFETIMES
-from skysail.cloud.modal import errors, internals, prices
+from skysail.cloud.modal import errors, identity, internals, prices
 from skysail.cloud.modal.apps import Apps
 from skysail.cloud.modal.connection import Connection
 from skysail.cloud.modal.gangs.account import Gangs, is_gang
@@ -35,13 +36,21 @@ from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
 FEATURES = Features(
-    exec=True, attach=True, port_forward=True, volumes=True, needs_command=True, gang=True, gang_limits=LIMITS
+    exec=True,
+    attach=True,
+    port_forward=True,
+    volumes=True,
+    volume_deletion=True,
+    needs_command=True,
+    gang=True,
+    gang_limits=LIMITS,
 )
 # The service answers a creation at once: the wait for capacity, up to 21 minutes, is the caller's own. A creation that
 # a dead caller has sent is visible soon, and a second one with the same name adopts it.
 TIMINGS = Timings(create_timeout=120.0, max_lifetime=MAX_LIFETIMES["modal"])
 _TERMINATE_SECONDS = 60.0
 _LAST_SECONDS = 5.0
+_VOLUME_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +74,7 @@ class ModalAccount:
         shim: Path | None = None,
     ) -> None:
         self._connection = Connection(credentials, environment)
+        self._cluster = cluster
         self._prices = price_table or PriceTable()
         self._inventory = SandboxInventory(self._connection, cluster)
         self._launcher = SandboxLauncher(
@@ -153,6 +163,18 @@ class ModalAccount:
             task.add_done_callback(lambda done: self._forget_ending(instance, done))
             return
         await self._end(instance, found.claim)
+
+    async def delete_volume(self, namespace: str, volume: str) -> None:
+        """Delete the Modal Volume by the name that launches of this namespace give it, so never a shared one."""
+        name, client = identity.volume_name(self._cluster, namespace, volume, ()), await self._connection.client()
+        environment = self._connection.environment or None
+        deletion = modal.Volume.objects.delete.aio(
+            name, allow_missing=True, environment_name=environment, client=client
+        )
+        try:
+            await errors.bounded(deletion, _VOLUME_SECONDS, "delete the Volume")
+        except errors.SDK_ERRORS as error:
+            raise errors.of_read(error) from error
 
     async def list(self) -> Inventory:
         apps = await self._apps.list()

@@ -136,6 +136,12 @@ class RunPodAccount:
     async def terminate(self, instance: str, grace: float) -> None:
         await self._terminator.terminate(instance, grace)
 
+    async def delete_volume(self, namespace: str, volume: str) -> None:  # noqa: ARG002 (required by the interface)
+        raise Unsupported(
+            "RunPod's API deletes only whole network volumes, which are yours: delete the folder of the TrainingJob on "
+            "the network volume yourself."
+        )
+
     async def list(self) -> Inventory:
         return await self._list(URGENT)
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from skysail.base.names import ACCOUNT_MOCK, ACCOUNT_SIMULATED
 from skysail.cloud.account import Instance, Inventory, LaunchSpec, Timings
-from skysail.cloud.errors import Gone, ProviderError, Unsupported
+from skysail.cloud.errors import Gone, ProviderError, Rejected, Unsupported
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Provider, Session
 from skysail.cloud.simulated import launch
 from skysail.cloud.simulated.faults import NOTHING, Fault, LostReply, Script
 from skysail.cloud.simulated.gang import GangProgram
-from skysail.cloud.simulated.instances import IGNORED, InstanceManager
+from skysail.cloud.simulated.instances import IGNORED, InstanceManager, disk_name
 from skysail.cloud.simulated.ledger import Ledger, Row
 from skysail.cloud.simulated.lifecycle import PREEMPTED
 from skysail.cloud.simulated.options import SimulationOptions
@@ -25,8 +26,18 @@ from skysail.cloud.simulated.vendors import Vendor
 
 T = TypeVar("T")
 
-_MOCK_FEATURES = Features(volumes=True)
-_SIMULATED_FEATURES = Features(exec=True, attach=True, port_forward=True, volumes=True)
+# No path of a file: the disks of a provider are folders.
+_VOLUME_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,71}")
+
+_MOCK_FEATURES = Features(volumes=True, volume_deletion=True)
+_SIMULATED_FEATURES = Features(exec=True, attach=True, port_forward=True, volumes=True, volume_deletion=True)
+
+
+RemoveDisk = Callable[[str], Awaitable[None]]
+
+
+async def remove_nothing(_: str) -> None:
+    """Take the place of a provider: fake programs write no files."""
 
 
 def features_of(vendor: Vendor, *, is_mock: bool = False) -> Features:
@@ -40,7 +51,8 @@ class SimulatedAccount:
 
     A call continues even if its caller is cancelled.
     Without a provider, programs are fake, and a reopened account resumes them. With a provider, programs are real, and
-    those of the previous process become `Lost`.
+    those of the previous process become `Lost`. `remove_disk` deletes a disk of the provider with its files, if it
+    exists.
     """
 
     def __init__(
@@ -51,12 +63,14 @@ class SimulatedAccount:
         now: Callable[[], float],
         provider: Provider | None = None,
         script: Sequence[Fault] = (),
+        remove_disk: RemoveDisk = remove_nothing,
     ) -> None:
         self.vendor = vendor
         self.ledger = ledger
         self.script = Script(script)
         self._now = now
         self._is_mock = provider is None
+        self.remove_disk = remove_disk
         self._features = features_of(vendor, is_mock=self._is_mock)
         self._instances = InstanceManager(vendor, ledger, now=now, provider=provider)
         self._calls: set[asyncio.Task[Any]] = set()
@@ -90,6 +104,11 @@ class SimulatedAccount:
 
     async def terminate(self, instance: str, grace: float) -> None:
         await self._shielded(self._end(instance, grace))
+
+    async def delete_volume(self, namespace: str, volume: str) -> None:  # noqa: ARG002 (part of the id)
+        if not _VOLUME_ID.fullmatch(volume):
+            raise Rejected("InvalidVolume", f"The simulated {self.name} has no volume with such a name.")
+        await self.remove_disk(disk_name(self.name, volume))
 
     async def list(self) -> Inventory:
         fault = self.script.next_fault("list", self._now())

@@ -205,12 +205,17 @@ def _own_pod(member: Member, instance: str, rank: int, cloud: str) -> Member:
     """Return the member with a pod UID of this instance, and with disks of the provider for volumes of the cloud."""
     uid = str(uuid.uuid5(_PODS, instance if rank == 0 else f"{instance}/{rank}"))
     volumes = tuple(
-        Volume(volume.name, PersistentDisk(f"{cloud}-{volume.source.id}"))
+        Volume(volume.name, PersistentDisk(disk_name(cloud, volume.source.id)))
         if isinstance(volume.source, CloudVolume)
         else volume
         for volume in member.pod.volumes
     )
     return Member(msgspec.structs.replace(member.pod, uid=uid, volumes=volumes), member.container)
+
+
+def disk_name(cloud: str, volume: str) -> str:
+    """Return the name of the provider's disk for a volume of the cloud."""
+    return f"{cloud}-{volume}"
 
 
 def _is_injected(begin: Row) -> bool:

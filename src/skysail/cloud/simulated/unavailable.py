@@ -42,6 +42,9 @@ class UnavailableAccount:
     async def terminate(self, instance: str, grace: float) -> None:  # noqa: ARG002
         self._fail()
 
+    async def delete_volume(self, namespace: str, volume: str) -> None:  # noqa: ARG002
+        self._fail()
+
     async def list(self) -> Inventory:
         self._fail()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ import msgspec
 
 from skysail.base.names import Label
 from skysail.claims.types import CloudInstance
+from skysail.cloud.checkpoint_volumes import VolumeDeletion
 from skysail.core import pod_pending
 from skysail.core.actions import Event, Plan
 from skysail.core.live_reads import check_current, find_child, list_labelled, newest_versions
@@ -34,7 +35,7 @@ from skysail.kube.diagnostics import PodDiagnostics
 
 POLICY_RULES = (
     read_rule(TRAINING_JOB.resource),
-    # `patch` removes finalizers of a replaced operator; `delete` is for the TTL.
+    # `patch` is for finalizers, also those of a replaced operator; `delete` is for the TTL.
     PolicyRule(TRAINING_JOB.resource, ("delete", "patch")),
     PolicyRule(TRAINING_JOB.resource, ("update",), subresource="status"),
     # OwnerReferencesPermissionEnforcement requires this right to set blockOwnerDeletion.
@@ -70,10 +71,16 @@ def _no_claims(_: str) -> tuple[CloudInstance, ...]:
     return ()
 
 
+def _no_deletions(_: str) -> Mapping[str, VolumeDeletion | None]:
+    """Return no deletions: without clouds there are no volumes."""
+    return {}
+
+
 class TrainingJobReconciler:
     """Reconciler of TrainingJobs. `is_settled`: whether all checkpoints printed by finished pods are recorded.
 
-    `claims`: the claims of a pod at a cloud, by its UID.
+    `claims`: the claims of a pod at a cloud, by its UID. `volume_deletions`: the deletions of a job's volumes, by the
+    UID of the job.
     """
 
     resource = TRAINING_JOB.resource
@@ -96,6 +103,7 @@ class TrainingJobReconciler:
         self._gangs = GangObserver(client, caches.gangs, serves)
         self._is_settled = is_settled
         self.claims: Callable[[str], Iterable[CloudInstance]] = _no_claims
+        self.volume_deletions: Callable[[str], Mapping[str, VolumeDeletion | None]] = _no_deletions
 
     async def observe(self, key: Key) -> Snapshot | None:
         job = self._caches.training.get(key)
@@ -111,6 +119,7 @@ class TrainingJobReconciler:
             services=tuple(self._caches.services.by("owner", identity)),
             gang=self._gangs.cached(job),
             config=self._config(),
+            volume_deletions=self.volume_deletions(job.metadata.uid),
         )
 
     async def _observe(self, job: TrainingJob, snapshot: Snapshot) -> Snapshot:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
 
 from skysail.claims.types import CloudInstance
+from skysail.cloud.checkpoint_volumes import VolumeDeletion
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children.progress_endpoint import TrainingConfig
@@ -47,7 +49,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     all TrainingJobs. `progress_flushed`: all reports of finished pods are written. `has_lost_checkpoint`: the newest
     checkpoint was deleted with its PVC. The last two are read only if the next step depends on them. `claims`: claims
     of the current attempt's pods at clouds. `checkpoint_pvc`: the PVC for checkpoints, read only before the first
-    attempt and if its retention changes.
+    attempt and if its retention changes. `volume_deletions`: deletions of the job's volumes at clouds, by cloud; one in
+    progress has no result.
     """
 
     object: TrainingJob
@@ -67,6 +70,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[CloudInstance, ...] = ()
     has_lost_checkpoint: bool = False
     checkpoint_pvc: Object | None = None
+    volume_deletions: Mapping[str, VolumeDeletion | None] = msgspec.field(default_factory=dict)
 
     def run(self, number: int) -> AttemptState:
         return AttemptState(

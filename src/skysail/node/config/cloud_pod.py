@@ -6,7 +6,6 @@ volume becomes a volume of the cloud, and it resumes only from a checkpoint that
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 import msgspec
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 
 from skysail.base.names import Annotation
 from skysail.claims.requirements.machine_size import INJECTED_CONTAINERS
+from skysail.cloud.checkpoint_volumes import volume_id
 from skysail.node.config import container_overrides
 from skysail.node.config.container_config import without_service_account, without_volumes
 from skysail.node.pod_types import Container, EnvVar, Pod, Volume
@@ -87,11 +87,6 @@ def _cloud_volume(volume: Volume, pod: Pod, uid: str) -> Volume:
     if volume.name != _CHECKPOINTS or (volume.persistent_volume_claim is None and volume.empty_dir is None):
         return volume
     return Volume(name=volume.name, cloud_volume=volume_id(pod.metadata.namespace, uid))
-
-
-def volume_id(namespace: str, uid: str) -> str:
-    """Return the name of a volume at a cloud. The namespace is part of it, because tenants can write the UID."""
-    return f"{uid[:63]}-{hashlib.sha256(namespace.encode()).hexdigest()[:8]}"
 
 
 def _env(env: tuple[EnvVar, ...], checkpoint: CloudCheckpoint | None, *, has_volume: bool) -> tuple[EnvVar, ...]:

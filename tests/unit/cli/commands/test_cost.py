@@ -79,3 +79,9 @@ def test_cost_without_skysail_says_to_install_it(api):
     api.call(lambda: api.world.stop_serving(CLOUD_INSTANCE.resource))
     with pytest.raises(UserError, match="This cluster has no cloudinstances: install Skysail first"):
         run(api)
+
+
+def test_cost_names_are_the_keys(api):
+    assert run(api, "-o", "name") == "n\n"
+    rows = json.loads(run(api, "--by", "gpu", "-o", "json"))["rows"]
+    assert run(api, "--by", "gpu", "-o", "name").splitlines() == [row["key"] for row in rows]

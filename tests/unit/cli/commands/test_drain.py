@@ -162,7 +162,7 @@ def test_drain_removes_finalizers_of_other_kinds_when_nothing_is_left(api):
     Operator(api)
     own = {"name": "e", "namespace": "default", "finalizers": [Finalizer.REMOTE, "example.com/other"]}
     api.create(MODAL_ENDPOINT.resource, {"metadata": own, "spec": {}})
-    legacy = {"name": "t", "namespace": "default", "finalizers": [LegacyFinalizer.TRAINING_JOB]}
+    legacy = {"name": "t", "namespace": "default", "finalizers": [LegacyFinalizer.TRAINING_JOB, Finalizer.CLOUD_VOLUME]}
     api.create(TRAINING_JOB.resource, {"metadata": legacy, "spec": {}})
     shown = json.loads(run(api, "--yes", "-o", "json"))
     assert sorted(shown["finalizers"]) == ["ModalEndpoint default/e", "TrainingJob default/t"]
@@ -215,3 +215,9 @@ def test_drain_without_right_to_the_lease_goes_on(api):
     add_claim(api, "a", "Running")
     api.forbidden = {"leases"}
     assert "Ended 1 instances" in run(api, "--yes")
+
+
+def test_drain_names_are_the_claims_that_are_left(api):
+    Operator(api, stuck=True)
+    add_claim(api, "a", "Running")
+    assert run(api, "--yes", "--timeout", "1", "-o", "name", code=1) == "cloudinstance.skysail.dev/claim-a\n"

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 import typer
 
+from skysail.cli import pod_logs
 from skysail.cli.commands import logs
+from skysail.kube.api.workloads import PodStatus
 from tests.unit.kinds.training import builders
 
 
@@ -36,3 +39,14 @@ def test_each_line_has_its_rank_before_it_and_a_new_attempt_is_announced(capsys)
     shown = capsys.readouterr()
     assert shown.out == "worker-0 | one\nps-1 | two\nworker-0 | three\n"
     assert shown.err == "attempt 1 on node node-0\n"
+
+
+def test_a_pod_that_has_not_started_says_how_far_its_image_is():
+    waiting = {"reason": "ContainerCreating", "message": "preparing its image: 12 of 19 packages, torch (514 MiB)"}
+    container = {"name": "trainer", "state": {"waiting": waiting}}
+    status = msgspec.convert({"phase": "Pending", "containerStatuses": [container]}, PodStatus)
+    pod = msgspec.structs.replace(builders.pod(1, "Pending"), status=status)
+    said = pod_logs.not_started(pod, "skysail why mnist")
+    assert said == "worker-1 is preparing its image: 12 of 19 packages, torch (514 MiB)."
+    unknown = pod_logs.not_started(builders.pod(0, "Pending"), "skysail why mnist")
+    assert unknown == "worker-0 has not started: `skysail why mnist` shows the pending reason."

@@ -100,3 +100,11 @@ def test_offers_undecodable_list_is_reported(api):
     publish(api, modal="{}")
     with pytest.raises(UserError, match="cannot be decoded"):
         run(api)
+
+
+def test_offers_names_are_provider_and_gpu_each_once(api):
+    publish(api)
+    lines = run(api, "--gpu-memory", "24", "--count", "2", "-o", "name").splitlines()
+    assert lines[0] == "runpod/NVIDIA A40"
+    assert len(lines) == len(set(lines))
+    assert {line.partition("/")[0] for line in lines} == {"modal", "runpod"}

@@ -342,3 +342,24 @@ def test_plan_missing_file_is_named(api, tmp_path):
     command = ["plan", "-f", str(tmp_path / "none"), "--kubeconfig", str(api.kubeconfig)]
     with pytest.raises(UserError, match="none cannot be read"):
         CliRunner().invoke(main.application(), command, catch_exceptions=False)
+
+
+def test_plan_names_are_those_of_kubectl(api, tmp_path):
+    kinds = {"CronJob": "batch/v1", "Deployment": "apps/v1", "TrainingJob": "ml.example.com/v1alpha1"}
+    others = [
+        {"apiVersion": kinds["CronJob"], "kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": job()}},
+        {
+            "apiVersion": kinds["Deployment"],
+            "kind": "Deployment",
+            "metadata": {"name": "d"},
+            "spec": {"template": template()},
+        },
+        {
+            "apiVersion": kinds["TrainingJob"],
+            "kind": "TrainingJob",
+            "metadata": {"name": "t"},
+            "spec": {"framework": "pytorch", "image": "i", "command": ["true"]},
+        },
+    ]
+    lines = run(api, tmp_path, pod(), job(gpus=0), *others, arguments=("-o", "name")).splitlines()
+    assert lines == ["pod/p", "job.batch/j", "cronjob.batch/c", "deployment.apps/d", "trainingjob.ml.example.com/t"]

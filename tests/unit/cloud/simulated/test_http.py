@@ -115,6 +115,7 @@ async def test_a_wrong_token_is_refused_for_everything(token):
             client.list(),
             client.get(planted.id),
             client.terminate(planted.id, 0),
+            client.delete_volume("default", "uid-1"),
             anext(client.output(planted.id)),
             client.exec(planted.id, ("true",), stdin=False, tty=False),
             client.dial(planted.id, 80),
@@ -124,6 +125,21 @@ async def test_a_wrong_token_is_refused_for_everything(token):
             assert rejected.value.reason == "Unauthorized"
         assert [row.verb for row in account.ledger.rows if row.instance != planted.id] == []
         assert account.script.calls == {}
+
+
+async def test_volume_is_deleted_by_its_own_name_only():
+    async with shop() as (account, client):
+        removed: list[str] = []
+
+        async def remove(disk: str) -> None:
+            removed.append(disk)
+
+        account.remove_disk = remove
+        await client.delete_volume("default", "uid-1-0a1b2c3d")
+        for name in ("..", "../uid-1", ".", "a/b", "a\x00", "x" * 73):
+            with pytest.raises(ProviderError):
+                await client.delete_volume("default", name)
+        assert removed == [f"{account.name}-uid-1-0a1b2c3d"]
 
 
 async def test_where_nobody_listens_nothing_is_known(tmp_path):

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from skysail.base.names import Annotation
-from skysail.node.config.cloud_pod import effective, ignored, rejected, volume_id
+from skysail.cloud.checkpoint_volumes import volume_id
+from skysail.node.config.cloud_pod import effective, ignored, rejected
 from skysail.node.pod_types import Pod
 
 TOKEN = {"name": "kubeflow-trainer-token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}

@@ -101,6 +101,9 @@ class RemoteAccount:
         path = f"/instances/{_quoted(instance)}"
         await self._call("DELETE", path, want=_ACCEPTED, query={"grace": str(grace)})
 
+    async def delete_volume(self, namespace: str, volume: str) -> None:  # noqa: ARG002 (part of the id)
+        await self._call("DELETE", f"/volumes/{_quoted(volume)}", want=_ACCEPTED)
+
     async def list(self) -> Inventory:
         return _read(await self._call("GET", "/instances"), Inventory)
 

@@ -53,6 +53,7 @@ def _application(accounts: Iterable[CloudAccount], token: str) -> web.Applicatio
     app.router.add_get(f"{base}/offers", service.offers)
     app.router.add_get(f"{base}/instances/{{id}}", service.look)
     app.router.add_delete(f"{base}/instances/{{id}}", service.end)
+    app.router.add_delete(f"{base}/volumes/{{id}}", service.delete_volume)
     app.router.add_get(f"{base}/instances/{{id}}/output", service.output)
     app.router.add_get(f"{base}/instances/{{id}}/exec", service.exec)
     app.router.add_get(f"{base}/instances/{{id}}/attach", service.attach)
@@ -101,6 +102,10 @@ class _Service:
 
     async def end(self, request: web.Request) -> web.Response:
         await self._account(request).terminate(_id(request), _number(request, "grace"))
+        return web.Response(status=202)
+
+    async def delete_volume(self, request: web.Request) -> web.Response:
+        await self._account(request).delete_volume("", _id(request))
         return web.Response(status=202)
 
     async def output(self, request: web.Request) -> web.StreamResponse:

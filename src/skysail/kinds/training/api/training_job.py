@@ -124,8 +124,8 @@ class Checkpoint(fields.ApiStruct, frozen=True):
     retain: Annotated[
         Retain,
         Meta(
-            description="Whether the created PVC outlives the TrainingJob, once a checkpoint was reported. OnFailure: "
-            "unless the job succeeded."
+            description="Whether the created PVC or volume at a cloud outlives the TrainingJob, once a checkpoint was "
+            "reported. OnFailure: unless the job succeeded."
         ),
     ] = "Always"
 
@@ -347,6 +347,10 @@ class TrainingJobStatus(fields.ApiStruct, frozen=True, kw_only=True):
         CheckpointVolume | None,
         Meta(description="Created volume for checkpoints, once it is retained or has another name than usual."),
     ] = None
+    cloud_volumes: Annotated[
+        tuple[fields.ShortText, ...],
+        Meta(max_length=16, description="Clouds that have a volume with checkpoints of this job."),
+    ] = ()
     cloud: Annotated[CloudPlacement | None, Meta(description="Cloud where the job runs. Absent: in the cluster.")] = (
         None
     )

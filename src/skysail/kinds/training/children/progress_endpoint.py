@@ -33,12 +33,14 @@ class ProgressEndpoint(msgspec.Struct, frozen=True):
 class TrainingConfig(msgspec.Struct, frozen=True):
     """Settings for all TrainingJobs. Without `reporting` there is no progress server.
 
-    `cloud_nodes`: providers by the names of the nodes that stand for clouds.
+    `cloud_nodes`: providers by the names of the nodes that stand for clouds. `deletable_volumes`: providers at which
+    volumes with checkpoints can be deleted.
     """
 
     reporting: ProgressEndpoint | None = None
     stall: timedelta = timedelta(minutes=15)
     cloud_nodes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    deletable_volumes: frozenset[str] = frozenset()
 
 
 def path(key: Key) -> str:

@@ -13,10 +13,8 @@ from skysail.kinds.training.api.training_job import (
     Attempt,
     CloudPlacement,
     LatestCheckpoint,
-    TrainingJobSpec,
     TrainingJobStatus,
 )
-from skysail.kinds.training.children.volumes import checkpoint_directory
 from skysail.kinds.training.snapshot import AttemptState, Snapshot
 
 CLUSTER = "cluster"
@@ -27,27 +25,6 @@ def record(snapshot: Snapshot, attempt: AttemptState, status: TrainingJobStatus)
     current = _with_cost(snapshot, _with_place(snapshot, attempt, status.attempts[-1]))
     changed = msgspec.structs.replace(status, attempts=(*status.attempts[:-1], current))
     return msgspec.structs.replace(changed, cloud=_placement(snapshot, attempt, changed))
-
-
-def retention_events(spec: TrainingJobSpec, before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[Event, ...]:
-    """Return the event about a volume of a cloud that stays although the spec asks for its deletion."""
-    retain = spec.checkpoint.retain if spec.checkpoint is not None else "Always"
-    place = _new_place(before, after)
-    if retain == "Always" or place in {None, CLUSTER} or not checkpoint_directory(spec):
-        return ()
-    message = (
-        f"spec.checkpoint.retain is {retain}, but the volume for checkpoints at {place} outlives the TrainingJob: "
-        f"delete it at {place} yourself."
-    )
-    return (Event(EventReason.CLOUD_VOLUME_RETAINED, message, warning=True),)
-
-
-def _new_place(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:
-    """Return the place of the newest attempt, when it becomes known; None otherwise."""
-    new = after.attempts[-1] if after.attempts else None
-    if new is None or any(old.number == new.number and old.provider is not None for old in before.attempts):
-        return None
-    return new.provider
 
 
 def events(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[Event, ...]:
@@ -64,6 +41,14 @@ def events(before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[Event, 
         f"in {where}. To continue from it, run the job where the checkpoint is."
     )
     return (Event(EventReason.CHECKPOINT_LEFT_BEHIND, message, warning=True),)
+
+
+def _new_place(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:
+    """Return the place of the newest attempt, when it becomes known; None otherwise."""
+    new = after.attempts[-1] if after.attempts else None
+    if new is None or any(old.number == new.number and old.provider is not None for old in before.attempts):
+        return None
+    return new.provider
 
 
 def _with_place(snapshot: Snapshot, attempt: AttemptState, current: Attempt) -> Attempt:

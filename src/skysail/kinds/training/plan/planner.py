@@ -12,7 +12,7 @@ import msgspec
 
 from skysail.base.names import EventReason, Reason
 from skysail.base.timestamps import timestamp
-from skysail.core import api_errors, finalizers, pod_pending
+from skysail.core import api_errors, pod_pending
 from skysail.core.actions import Action, Delete, Event, Plan
 from skysail.core.pod_pending import PendingReason
 from skysail.kinds.training.api.training_job import (
@@ -31,6 +31,7 @@ from skysail.kinds.training.objects import EVALUATOR, Job, Pod
 from skysail.kinds.training.plan import (
     attempts,
     cloud_placement,
+    cloud_volumes,
     completion,
     failure,
     gang_admission,
@@ -68,13 +69,13 @@ _HELD = frozenset({"Suspended", "Evicted"})
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    return retention.settle(snapshot, _plan(snapshot))
+    return cloud_volumes.settle(snapshot, retention.settle(snapshot, _plan(snapshot)))
 
 
 def _plan(snapshot: Snapshot) -> Plan:
     job = snapshot.object
     if job.metadata.is_deleting:
-        return Plan(actions=finalizers.remove_legacy_finalizers(TRAINING_JOB.resource, job))
+        return cloud_volumes.plan_deletion(snapshot)
     if job.spec.managed_by is not None:
         return Plan()
     if job.status.phase in FINISHED_PHASES:
@@ -120,15 +121,12 @@ def _plan_active_attempt(snapshot: Snapshot, attempt: AttemptState) -> Plan:
     since = _ran_since(snapshot, attempt)
     if since is not None:
         current = attempts.mark_running(current, since)
-    current = cloud_placement.record(snapshot, attempt, current)
+    current = cloud_volumes.record(snapshot, cloud_placement.record(snapshot, attempt, current))
     ending = attempt_end(snapshot, attempt)
     made = (
         _continue_attempt(snapshot, attempt, current) if ending is None else _close_attempt(snapshot, current, ending)
     )
-    notes = (
-        *cloud_placement.events(previous, current),
-        *cloud_placement.retention_events(job.spec, previous, current),
-    )
+    notes = cloud_placement.events(previous, current)
     return msgspec.structs.replace(made, events=(*notes, *made.events)) if notes else made
 
 

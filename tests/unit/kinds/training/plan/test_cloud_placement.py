@@ -70,21 +70,3 @@ def test_a_checkpoint_elsewhere_is_left_behind_and_that_is_said_once(node, check
     assert [note.reason for note in notes] == (["CheckpointLeftBehind"] if is_left else [])
     assert (after.attempts[-1].resumed_from is None) == (is_left or checkpoint is None)
     assert cloud_placement.events(after, after) == ()
-
-
-@pytest.mark.parametrize(
-    ("node", "retain", "is_said"),
-    [
-        ("modal.com", "Never", True),
-        ("modal.com", "OnFailure", True),
-        ("modal.com", "Always", False),
-        ("worker-1", "Never", False),
-    ],
-)
-def test_a_volume_of_a_cloud_stays_and_that_is_said_once(node, retain, is_said):
-    of = job(checkpointDir="/c", checkpoint={"retain": retain})
-    before = TrainingJobStatus(attempts=(Attempt(number=0),))
-    after = cloud_placement.record(snapshot(), at(node), before)
-    said = cloud_placement.retention_events(of.spec, before, after)
-    assert [event.reason for event in said] == ["CloudVolumeRetained"] * is_said
-    assert cloud_placement.retention_events(of.spec, after, after) == ()

@@ -76,7 +76,11 @@ def test_a_job_whose_pods_run_or_have_ended_well_waits_for_nothing():
             "Worker 1 cannot run on its node: unsupported fields: spec.hostPID: there is no other process to see.",
         ),
         (
-            {"conditions": unscheduled("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")},
+            {
+                "conditions": unscheduled(
+                    "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+                )
+            },
             Reason.VOLUME_UNAVAILABLE,
             "Worker 1 waits for a volume: 0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
         ),

@@ -16,7 +16,7 @@ import msgspec
 
 from bench import clouds_account, clouds_floor, clouds_live, pods, process
 from bench.clouds_live import Tick
-from bench.clouds_seen import NODE_NAME, CloudPods
+from bench.clouds_seen import NODE_NAME, CloudPods, lift_limit
 from bench.table import Row, number
 from bench.writes import Write, written
 from skysail.app.local_cluster import OPERATOR_PORTS
@@ -112,6 +112,7 @@ async def _measure(home: Home, starts: int, many: int, claims: int, say: Callabl
     transport = HttpTransport(kubeconfig.from_file(home.kubeconfig))
     client = Client(transport)
     try:
+        await lift_limit(client)
         floor = await clouds_floor.launches(client, many)
         await _start(home, client)
         spaces = [f"bench-clouds-{n}" for n in range(1 + -(-many // _PER_NAMESPACE))]

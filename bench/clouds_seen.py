@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
+from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import POD
 from skysail.kube.cache.cache import Cache
@@ -39,6 +40,12 @@ def manifest(key: Key, simulate: str, script: str = "") -> dict[str, Any]:
     }
     metadata = {"name": key.name, "namespace": key.namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+async def lift_limit(client: Client) -> None:
+    """Let a namespace have any number of instances: the default policy of a local cluster allows ten at a time."""
+    patch = {"spec": {"maxInstances": 100_000}}
+    await client.merge_patch(OFFLOAD_POLICY.resource, "", "default", patch, Object)
 
 
 class CloudPods:

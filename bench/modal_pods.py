@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from bench import pods, process
-from bench.clouds_seen import NODE_NAME, CloudPods
+from bench.clouds_seen import NODE_NAME, CloudPods, lift_limit
 from bench.table import Row
 from bench.writes import written
 from skysail.app import simulated_clouds, stand_ins
@@ -189,6 +189,7 @@ async def _measure(scene: _Scene, starts: int, many: int, sandboxes: int, say: C
     transport = HttpTransport(kubeconfig.from_file(scene.kubeconfig))
     client = Client(transport)
     try:
+        await lift_limit(client)
         await scene.start(client)
         await pods.populate(client, scene.space)
         async with CloudPods(client, _TIMEOUT_SECONDS).watched() as seen:

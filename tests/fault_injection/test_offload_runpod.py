@@ -9,7 +9,7 @@ import pytest
 from tests.simulation import runner
 from tests.simulation.clouds import CALL_TROUBLES, SURVEY_TROUBLES
 from tests.simulation.faults import InjectedFault
-from tests.simulation.runpod_scenarios import SCENARIOS, reference
+from tests.simulation.runpod_scenarios import SCENARIOS, disturbed, reference
 from tests.support import sampling
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ def test_a_second_operator_pays_once(name: str, what: str, court: Checker) -> No
 @pytest.mark.parametrize("what", CALL_TROUBLES)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_trouble_with_a_request_changes_nothing(name: str, what: str, court: Checker) -> None:
-    faults = runner.faults_for(reference(name), "call", what)
-    assert court.violations(SCENARIOS[name], reference(name), faults) == []
+    scenario, expected = disturbed(name, what)
+    faults = runner.faults_for(expected, "call", what)
+    assert court.violations(scenario, expected, faults) == []
 
 
 @_whole_only

@@ -125,6 +125,20 @@ SCENARIOS = {
 }
 
 
+# Scenarios in which it does not matter which offer is taken in the end, because the trouble refuses candidates.
+_ANY_OFFER = {
+    name: replace(scenario, optional=scenario.optional | stories.CHOICE | {"region"})
+    for name, scenario in SCENARIOS.items()
+}
+
+
+def disturbed(name: str, trouble: str) -> tuple[Scenario, Outcome]:
+    """Return a scenario and its reference, to compare runs with this trouble with."""
+    if trouble != "no capacity":
+        return SCENARIOS[name], reference(name)
+    return _ANY_OFFER[name], runner.reference(_ANY_OFFER[name])
+
+
 @functools.cache
 def reference(name: str) -> Outcome:
     return runner.reference(SCENARIOS[name])

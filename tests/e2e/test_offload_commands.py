@@ -14,6 +14,7 @@ import yaml
 
 from skysail.app import crds
 from skysail.app.kinds import ALL_KINDS
+from skysail.base.names import Finalizer
 from skysail.cli.clouds import cleanup, draining
 from skysail.kube.api import rbac
 from skysail.local import addresses
@@ -272,8 +273,13 @@ def test_clean_up_and_crds_leave_nothing_of_the_operator_and_no_foreign_definiti
     node.stop("operator")
     node.kubectl("create", "configmap", "skysail-bridge-ports", "-n", "skysail-system")
     apply(node, "default", {**POLICY, "metadata": {"name": draining.POLICY}})
+    training = yaml.safe_load((SAMPLES / "ml_v1alpha1_trainingjob.yaml").read_text())
+    apply(node, "default", training | {"metadata": {"name": "left", "finalizers": [Finalizer.CLOUD_VOLUME.value]}})
     try:
-        assert "Node modal.com deleted." in skysail(node, "clean-up", "--operator-namespace=skysail-system")
+        done = skysail(node, "clean-up", "--operator-namespace=skysail-system")
+        assert "Node modal.com deleted." in done
+        assert "TrainingJob default/left released" in done
+        ok(node, "delete", "trainingjob", "left", "-n", "default", TIMEOUT)
         left = ok(node, "get", "lease,secret,configmap", "-n", "skysail-system", "-o", "name")
         assert [name for name in left.split() if "/skysail-" in name] == []
         assert node.kubectl("get", "offloadpolicy", draining.POLICY).returncode != 0

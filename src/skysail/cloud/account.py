@@ -202,8 +202,8 @@ class CloudAccount(Protocol):
         """Create an instance. Call once per launch spec: a second call may create a second instance.
 
         May take many minutes.
-        Raises `Refused`, `NoCapacity`, `Throttled` or `Unsupported` if nothing was created.
-        Raises `Unknown` if an instance may exist: check before any other call.
+        Raises `Rejected`, `NoCapacity`, `Throttled` or `Unsupported` if nothing was created.
+        Raises `OutcomeUnknown` if an instance may exist: check before any other call.
         """
         ...
 

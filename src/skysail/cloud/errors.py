@@ -2,12 +2,12 @@
 
 ProviderError
 ├── Gone         the object does not exist: often the desired state
-├── Refused      the request was rejected for good: give up and report why (`reason` is one CamelCase word)
+├── Rejected     the request was rejected for good: give up and report why (`reason` is one CamelCase word)
 ├── Unsupported  the provider lacks this feature: report it and name an alternative
 ├── NoCapacity   no capacity now: retry later or elsewhere
 │   └── MachineRejected  the request was rejected for this machine, perhaps for every other: try the next one
 ├── Throttled    the provider asks to wait `retry_after` seconds
-└── Unknown      unknown outcome: check before anything else
+└── OutcomeUnknown  unknown outcome: check before anything else
 """
 
 from __future__ import annotations

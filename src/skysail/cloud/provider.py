@@ -323,7 +323,7 @@ class Provider(Protocol):
         """Start one run in a prepared pod. Does nothing for a run that was started before, even if it has ended.
 
         May be slow, because an image is pulled.
-        Raises `Refused` if the run can never start, for example because the image is unknown.
+        Raises `Rejected` if the run can never start, for example because the image is unknown.
         Raises `Gone` if the pod was not prepared.
         """
         ...
@@ -358,7 +358,7 @@ class Provider(Protocol):
         ...
 
     async def exec(self, run: RunId, command: tuple[str, ...], *, stdin: bool, tty: bool) -> Session:
-        """Start a command beside a run. Requires feature `exec`. Raises `Refused` if the command cannot start."""
+        """Start a command beside a run. Requires feature `exec`. Raises `Rejected` if the command cannot start."""
         ...
 
     async def attach(self, run: RunId, *, stdin: bool) -> Session:

@@ -55,7 +55,7 @@ class DriftDetector:
     async def needs_correction(self, resource: Resource, known: Object, manifest: Manifest) -> bool:
         """Return whether the child differs from the manifest and may be corrected now.
 
-        Raises Fenced if the cache lags behind the last apply.
+        Raises Stale if the cache lags behind the last apply.
         """
         child, metadata = (resource, known.metadata.uid), known.metadata
         if self._compared.get(child) == _version_mark(known) or self._in_backoff(child):

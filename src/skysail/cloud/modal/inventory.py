@@ -117,6 +117,9 @@ class SandboxInventory:
                 result = await internals.result(sandbox)
                 known = await self._facts(sandbox)
         except Gone:
+            # Look up no sandbox for ever that Modal does not have. A late listing would show it again.
+            if sandbox_id in self._known and self._known[sandbox_id].exit is None:
+                del self._known[sandbox_id]
             return None
         if result is not None:
             self._end(known, result, was_asked=sandbox_id in self._asked)

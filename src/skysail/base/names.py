@@ -108,8 +108,9 @@ class Annotation(DocumentedName):
     )
     PERIOD = (
         "skysail.dev/period",
-        "On a server at a cloud: number of the period that its claim pays for. Each period is a new claim.",
+        "On a server at a cloud: number of the claim that pays. Each period or update of an App is a new claim.",
     )
+    DEADLINE = "skysail.dev/deadline", "Written: on a pod of an App, when its claim ends at the latest."
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",

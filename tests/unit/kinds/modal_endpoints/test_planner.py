@@ -223,6 +223,28 @@ def test_planner_failed_update_keeps_the_served_revision_and_says_both():
     assert Delete(CONFIG_MAP, old) in healed.actions
 
 
+def test_planner_update_after_a_failed_one_has_not_succeeded_before_it_serves():
+    found = snapshot(endpoint(handler="app.missing"))
+    failing = pod(found.desired.revision, **ended(78))  # type: ignore[union-attr]
+    rolling = deployment(found.desired.revision, replicas=2, updated=1)  # type: ignore[union-attr]
+    failed = planner.plan(msgspec.structs.replace(found, deployment=rolling, pods=(failing,)))
+    assert condition(failed, "UpdateFailed") == ("True", "HandlerNotFound")
+    root = msgspec.structs.replace(found.object, status=failed.status)
+    # The failed pod is replaced: nothing is known about the new one yet.
+    again = planner.plan(msgspec.structs.replace(found, object=root, deployment=rolling))
+    assert condition(again, "UpdateFailed") == ("True", "HandlerNotFound")
+    fixed = snapshot(endpoint())
+    metadata = msgspec.structs.replace(root.metadata, generation=2)
+    root = msgspec.structs.replace(fixed.object, metadata=metadata, status=failed.status)  # type: ignore[arg-type]
+    fixed = msgspec.structs.replace(fixed, object=root)
+    begun = planner.plan(msgspec.structs.replace(fixed, deployment=rolling))
+    assert condition(begun, "UpdateFailed") == ("False", "RollingOut")
+    root = msgspec.structs.replace(root, status=begun.status)
+    served = deployment(fixed.desired.revision)  # type: ignore[union-attr]
+    ended_well = planner.plan(msgspec.structs.replace(fixed, object=root, deployment=served))
+    assert condition(ended_well, "UpdateFailed") == ("False", "Updated")
+
+
 def test_planner_missing_code_changes_no_children():
     root = function(code={"configMapRef": {"name": "c"}})
     found = snapshot(root, desired=None, code_problem="ConfigMap c not found: create it.")

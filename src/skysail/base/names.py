@@ -470,7 +470,7 @@ class Reason(DocumentedName):
     REACHABLE = "Reachable", "The Service leads to its pods at clouds."
     HEADLESS_SERVICE = "HeadlessService", "A headless Service cannot lead to pods at clouds."
     NO_BRIDGE = "NoBridge", "The bridge to the clouds has no ready pod."
-    NO_BRIDGE_PORT = "NoBridgePort", "All ports of the bridge are in use."
+    NO_BRIDGE_PORT = "NoBridgePort", "The bridge has no port left for the Service."
     UNSUPPORTED_PROTOCOL = "UnsupportedProtocol", "Only TCP ports lead to pods at clouds."
     UNREACHABLE_CLOUD = "UnreachableCloud", "The account accepts no connections to its instances."
 

@@ -108,8 +108,9 @@ class Annotation(DocumentedName):
     )
     PERIOD = (
         "skysail.dev/period",
-        "On a server at a cloud: number of the period that its claim pays for. Each period is a new claim.",
+        "On a server at a cloud: number of the claim that pays. Each period or update of an App is a new claim.",
     )
+    DEADLINE = "skysail.dev/deadline", "Written: on a pod of an App, when its claim ends at the latest."
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",
@@ -469,7 +470,7 @@ class Reason(DocumentedName):
     REACHABLE = "Reachable", "The Service leads to its pods at clouds."
     HEADLESS_SERVICE = "HeadlessService", "A headless Service cannot lead to pods at clouds."
     NO_BRIDGE = "NoBridge", "The bridge to the clouds has no ready pod."
-    NO_BRIDGE_PORT = "NoBridgePort", "All ports of the bridge are in use."
+    NO_BRIDGE_PORT = "NoBridgePort", "The bridge has no port left for the Service."
     UNSUPPORTED_PROTOCOL = "UnsupportedProtocol", "Only TCP ports lead to pods at clouds."
     UNREACHABLE_CLOUD = "UnreachableCloud", "The account accepts no connections to its instances."
 

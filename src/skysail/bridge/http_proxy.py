@@ -33,8 +33,8 @@ _MAX_REDIRECTS = 600  # a server that answers each 150 seconds may take a day
 _MAX_FRAME_BYTES = 16 * 2**20
 # Ask again for an address that expires this soon.
 _EXPIRY_MARGIN = 30.0
-# After an answer that rejects the credentials, ask again for an address that is this old. A tenant's own server may
-# give such answers, too.
+# After an error, or an answer that rejects the credentials, ask again for an address that is this old. A tenant's own
+# server may cause both.
 _RENEWAL_SECONDS = 60.0
 _REJECTED = frozenset({401, 403})
 _BAD_REQUEST, _TOO_LARGE, _BAD_GATEWAY, _UNAVAILABLE, _TIMEOUT = 400, 413, 502, 503, 504
@@ -88,6 +88,8 @@ class HttpProxy:
         self._wall = wall
         self._addresses: dict[tuple[str, int], HttpAddress] = {}
         self._asked: dict[tuple[str, int], float] = {}
+        # Calls for an address. All requests that need the same one wait for the same call.
+        self._asking: dict[tuple[str, int], asyncio.Task[HttpAddress]] = {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_seconds)
         # Bodies pass as they are, and cookies of one tenant's server must never reach another one.
         create_session = partial(
@@ -104,6 +106,10 @@ class HttpProxy:
         )
 
     async def close(self) -> None:
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         await self._session.close()
         await self._websockets.close()
 
@@ -145,7 +151,7 @@ class HttpProxy:
             try:
                 reply, address = await self._send(route, request, has_body=has_body)
             except (ProviderError, aiohttp.ClientError, OSError) as error:
-                self._addresses.pop((route.instance, route.target_port), None)
+                self._forget_old((route.instance, route.target_port))
                 if attempt == attempts:
                     raise
                 log.debug("request failed, retried", extra={**_fields(route), "why": type(error).__name__})
@@ -154,7 +160,7 @@ class HttpProxy:
             break
         self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
         if reply.status in _REJECTED:
-            self._forget_rejected((route.instance, route.target_port))
+            self._forget_old((route.instance, route.target_port))
         async with reply:
             return await self._stream_back(route, request, reply, address)
 
@@ -285,13 +291,26 @@ class HttpProxy:
     async def _address(self, route: Route) -> HttpAddress:
         key = (route.instance, route.target_port)
         known = self._addresses.get(key)
-        if known is None or (known.expires is not None and known.expires - _EXPIRY_MARGIN < self._wall()):
-            known = self._addresses[key] = await self._account.http_address(*key)
-            self._asked[key] = self._wall()
-        return known
+        if known is not None and (known.expires is None or known.expires - _EXPIRY_MARGIN >= self._wall()):
+            return known
+        if key not in self._asking:
+            task = self._asking[key] = asyncio.create_task(self._ask(key))
+            task.add_done_callback(partial(self._end_asking, key))
+        # The call goes on for the others if this caller leaves.
+        return await asyncio.shield(self._asking[key])
 
-    def _forget_rejected(self, key: tuple[str, int]) -> None:
-        """Forget an address whose credentials may have been replaced, unless it is new."""
+    async def _ask(self, key: tuple[str, int]) -> HttpAddress:
+        found = self._addresses[key] = await self._account.http_address(*key)
+        self._asked[key] = self._wall()
+        return found
+
+    def _end_asking(self, key: tuple[str, int], task: asyncio.Task[HttpAddress]) -> None:
+        self._asking.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # read here, because all callers may have left
+
+    def _forget_old(self, key: tuple[str, int]) -> None:
+        """Forget an address that did not work, unless it is new: each call for an address costs the cloud's quota."""
         if self._wall() - self._asked.get(key, 0.0) > _RENEWAL_SECONDS:
             self._addresses.pop(key, None)
 

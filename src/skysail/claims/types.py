@@ -21,6 +21,7 @@ State = Literal["Claimed", "Launching", "Unknown", "Starting", "Running", "Termi
 
 
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
+MAX_BRIDGE_PORTS = 256
 
 
 class OwnerRef(fields.ApiStruct, frozen=True):
@@ -275,7 +276,10 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     usd_total: Annotated[fields.Usd | None, Meta(description="Final cost in US dollars. Written once.")] = None
     bridge_ports: Annotated[
         tuple[BridgePort, ...],
-        Meta(max_length=256, description="Ports of the bridge that lead to the instance. The only source of routes."),
+        Meta(
+            max_length=MAX_BRIDGE_PORTS,
+            description="Ports of the bridge that lead to the instance. The only source of routes.",
+        ),
     ] = ()
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = 0

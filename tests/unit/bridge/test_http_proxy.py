@@ -126,10 +126,13 @@ class Account:
         self.expires: float | None = None
         self.failing = False
         self.token = TOKEN
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def http_address(self, instance: str, port: int) -> HttpAddress:
         assert (instance, port) == ("i-1", 8000)
         self.asked += 1
+        await self.answers.wait()
         if self.failing:
             raise OutcomeUnknown(f"no answer {TOKEN}")
         return HttpAddress(url=self.url, headers=(("Authorization", f"Bearer {self.token}"),), expires=self.expires)
@@ -227,7 +230,7 @@ async def test_port_with_an_open_connection_is_closed_at_once(sent: bytes):
     async with bridge() as harness:
         reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.write(sent)
-        while sent.endswith(b"\r\n") and not harness.server.seen:
+        while sent.endswith(b"\r\n") and not harness.server.seen:  # noqa: ASYNC110 (no event tells)
             await asyncio.sleep(0)
         try:
             async with asyncio.timeout(10):
@@ -236,7 +239,7 @@ async def test_port_with_an_open_connection_is_closed_at_once(sent: bytes):
                     await reader.read()
         finally:
             writer.close()
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", harness.port)
 
 
@@ -421,3 +424,31 @@ async def test_http_proxy_raw_attack_reaches_no_server(request_):
         writer.close()
         assert status.split()[1] == b"400"
         assert harness.server.seen == []
+
+
+async def test_http_proxy_concurrent_requests_ask_once_for_the_address():
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+
+        async def status() -> int:
+            async with client.get(harness.url) as reply:
+                return reply.status
+
+        harness.account.answers.clear()
+        calls = [asyncio.create_task(status()) for _ in range(20)]
+        first = asyncio.create_task(status())
+        open_ = b'skysail_bridge_open_connections{namespace="n",owner="web",port="8000"} 21.0'
+        while open_ not in harness.metrics.render():  # noqa: ASYNC110 (no event tells)
+            await asyncio.sleep(0)
+        first.cancel()
+        harness.account.answers.set()
+        assert await asyncio.gather(*calls) == [200] * 20
+        assert harness.account.asked == 1
+
+
+async def test_http_proxy_failing_server_keeps_its_new_address():
+    async with bridge() as harness, aiohttp.ClientSession() as client:
+        for wall, asked in ((1000.0, 1), (1010.0, 1), (1070.0, 2)):
+            harness.wall, harness.server.broken = wall, 100
+            async with client.get(harness.url) as reply:
+                assert reply.status == 502
+            assert harness.account.asked == asked

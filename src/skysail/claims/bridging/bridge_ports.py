@@ -1,7 +1,8 @@
 """Ports of the bridge: which one is free, and which ones were released a moment ago.
 
 A port belongs to one port of one claim. It is written into the claim's status, which tenants cannot write. A released
-port rests for ten minutes, so that no stale EndpointSlice and no open connection leads to the next claim.
+port rests for ten minutes, so that no stale EndpointSlice and no open connection leads to the next claim. A namespace
+gets no more ports than are free, so that others find some.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -60,6 +62,7 @@ class BridgePorts:
         self._now = now
         self._rng = rng
         self._holders: dict[int, set[str]] = {}
+        self._held: Counter[str] = Counter()
         self._proposed: dict[tuple[str, Target], int] = {}
         self._released: dict[int, datetime] = {}
         self._loading = asyncio.Lock()
@@ -86,7 +89,8 @@ class BridgePorts:
     def propose(self, claim: str, target: Target) -> int | None:
         """Return a free port for a port of a claim, the same one until the claim has it. Call only after `load`.
 
-        Returns None if no port is left, or if a claim cannot be decoded, because its ports are unknown.
+        Returns None if no port is left for the namespace of the claim, or if a claim cannot be decoded, because its
+        ports are unknown.
         """
         if self._claims.undecodable:
             return None
@@ -97,13 +101,24 @@ class BridgePorts:
         resting = {port for port, at in self._released.items() if at + REST > now}
         taken = self._holders.keys() | self._proposed.values() | resting
         count = LAST_PORT - FIRST_PORT + 1
-        if len(taken) >= count:
+        if count - len(taken) <= self._namespace_total(self._namespace_of(claim)):
             return None
         port = self._rng.randint(FIRST_PORT, LAST_PORT)
         while port in taken:
             port = FIRST_PORT + (port - FIRST_PORT + 1) % count
         self._proposed[claim, target] = port
         return port
+
+    def _namespace_of(self, claim: str) -> str:
+        found = self._claims.get(Key("", claim))
+        return found.spec.owner.namespace if found is not None else ""
+
+    def _namespace_total(self, namespace: str) -> int:
+        """Return how many ports the claims of a namespace have, or will have soon. Returns 0 for an unknown one."""
+        if not namespace:
+            return 0
+        proposed = sum(self._namespace_of(claim) == namespace for claim, _ in self._proposed)
+        return self._held[namespace] + proposed
 
     def is_shared(self, claim: CloudInstance, port: int) -> bool:
         """Return whether an older claim has the same port, because two leaders were active for a moment."""
@@ -140,6 +155,7 @@ class BridgePorts:
         assert claim is not None, "old or new is set"
         name = claim.metadata.name
         before, after = _ports(old), _ports(new)
+        self._held[claim.spec.owner.namespace] += len(after) - len(before)
         for port in after - before:
             self._holders.setdefault(port, set()).add(name)
         for port in before - after:

@@ -58,6 +58,7 @@ _OPTIONS = {
 # Annotations that Skysail writes. They are never read: tenants could forge them.
 _WRITTEN = frozenset(
     {
+        Annotation.DEADLINE,
         Annotation.MODAL_TUNNEL_URL,
         Annotation.MODAL_LOG_URL,
         Annotation.MODAL_APP_ID,

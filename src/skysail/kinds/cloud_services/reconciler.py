@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
@@ -11,9 +12,9 @@ from skysail.base.names import Annotation
 from skysail.claims.bridging.bridge_addresses import BridgeAddresses
 from skysail.claims.bridging.bridge_ports import BridgePorts
 from skysail.claims.bridging.endpoint_slices import ENDPOINT_SLICE, SERVICE_NAME
-from skysail.claims.bridging.targets import Target
+from skysail.claims.bridging.targets import Target, target_of
 from skysail.claims.run_state import runs_of
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.claims.types import CLOUD_INSTANCE, MAX_BRIDGE_PORTS, CloudInstance
 from skysail.core.actions import Event, Plan
 from skysail.core.controller import Controller
 from skysail.kinds.cloud_services.caches import Caches
@@ -82,6 +83,9 @@ class CloudServiceReconciler:
             shared=frozenset(self._shared(members)),
             unreachable=frozenset(name for name, is_reachable in self._reachable.items() if not is_reachable),
         )
+        is_growing = any(routes.needs_port(each[2], each[3], snapshot.shared) for each in routes.targets(snapshot))
+        if is_growing and not service.is_headless:
+            snapshot = msgspec.structs.replace(snapshot, unused=frozenset(self._unused(members)))
         return msgspec.structs.replace(snapshot, proposals=dict(self._proposals(snapshot)))
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -138,14 +142,40 @@ class CloudServiceReconciler:
                 if self._ports.is_shared(claim, entry.port):
                     yield claim.metadata.name, entry.port
 
+    def _unused(self, members: Iterable[Member]) -> Iterator[tuple[str, Target]]:
+        """Yield the targets of the members' claims to which no Service leads. Unknown objects may lead anywhere."""
+        if self._caches.services.undecodable or any(cache.undecodable for cache in self._caches.pods):
+            return
+        for claim in {member.claim.metadata.name: member.claim for member in members if member.claim}.values():
+            used = set(self._used(claim))
+            for entry in claim.status.bridge_ports:
+                if (target := target_of(entry)) not in used:
+                    yield claim.metadata.name, target
+
+    def _used(self, claim: CloudInstance) -> Iterator[Target]:
+        ranks = {run.pod: rank for rank, run in enumerate(runs_of(claim))}
+        for pod in self._pods_of(claim):
+            for service in self._services([pod]):
+                for port in service.spec.ports:
+                    number = pod.port(port.target_port, port.port)
+                    if number is not None:
+                        yield Target(ranks[pod.metadata.uid], number)
+
     def _proposals(self, snapshot: Snapshot) -> Iterator[tuple[tuple[str, Target], int]]:
+        """Yield a port for each target without one, up to the most that a claim can have."""
         if snapshot.object.is_headless:
             return
+        given_back = Counter(claim for claim, _ in snapshot.unused)
+        added: defaultdict[str, set[Target]] = defaultdict(set)
         for _, _, claim, target in routes.targets(snapshot):
-            if routes.needs_port(claim, target, snapshot.shared):
-                port = self._ports.propose(claim.metadata.name, target)
-                if port is not None:
-                    yield (claim.metadata.name, target), port
+            name = claim.metadata.name
+            present = len(claim.status.bridge_ports) - given_back[name]
+            if not routes.needs_port(claim, target, snapshot.shared) or present + len(added[name]) >= MAX_BRIDGE_PORTS:
+                continue
+            port = self._ports.propose(name, target)
+            if port is not None:
+                added[name].add(target)
+                yield (name, target), port
 
     def _pods_of(self, claim: CloudInstance) -> list[Pod]:
         uids = (IndexKey(claim.spec.owner.namespace, run.pod) for run in runs_of(claim))

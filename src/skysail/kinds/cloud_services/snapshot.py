@@ -31,6 +31,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     `addresses`: current addresses of the bridge.
     `proposals`: a free bridge port for each target of a claim that has none, by claim name and target.
     `shared`: ports of claims that an older claim has as well, by claim name and port.
+    `unused`: targets of bridge ports to which no Service leads any more, by claim name. Known only with proposals.
     `unreachable`: members' providers to which the bridge cannot connect.
     """
 
@@ -41,4 +42,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     proposals: Mapping[tuple[str, Target], int] = msgspec.field(default_factory=dict)
     shared: frozenset[tuple[str, int]] = frozenset()
+    unused: frozenset[tuple[str, Target]] = frozenset()
     unreachable: frozenset[str] = frozenset()

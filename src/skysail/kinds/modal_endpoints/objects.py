@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from skysail.base.names import Annotation, Label
 from skysail.base.names import Condition as ConditionType
-from skysail.base.names import Label
 from skysail.kube.api import workloads
 from skysail.kube.api.objects import Object
 from skysail.kube.api.workloads import Condition, PartialStruct, label
+
+_MAX_DIGITS = 9
 
 
 class DeploymentSpec(PartialStruct, frozen=True):
@@ -33,7 +36,20 @@ class Deployment(Object, frozen=True, gc=False):
     @property
     def revision(self) -> str:
         """Return the revision that the Deployment was last applied with."""
-        return str(((self.spec.template.get("metadata") or {}).get("labels") or {}).get(Label.REVISION, ""))
+        return str((self._template_metadata.get("labels") or {}).get(Label.REVISION, ""))
+
+    @property
+    def app(self) -> str:
+        """Return the App that the Deployment was last applied with, or an empty string."""
+        return str((self._template_metadata.get("annotations") or {}).get(Annotation.MODAL_APP, ""))
+
+    @property
+    def period(self) -> int:
+        return _number((self._template_metadata.get("annotations") or {}).get(Annotation.PERIOD))
+
+    @property
+    def _template_metadata(self) -> dict[str, Any]:
+        return self.spec.template.get("metadata") or {}
 
     def is_rolled_out(self, revision: str) -> bool:
         """Return whether all pods are of this revision and available, and no older pod is left."""
@@ -57,10 +73,28 @@ class Pod(workloads.Pod, frozen=True, gc=False):
         return label(self, Label.REVISION)
 
     @property
+    def period(self) -> int:
+        return _number((self.metadata.annotations or {}).get(Annotation.PERIOD))
+
+    @property
+    def deadline(self) -> datetime | None:
+        """Return when the claim of the pod ends at the latest, or None if that is not known."""
+        try:
+            found = datetime.fromisoformat((self.metadata.annotations or {}).get(Annotation.DEADLINE, ""))
+        except ValueError:
+            return None
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+    @property
     def offload_refusal(self) -> Condition | None:
         """Return why the pod is not at the cloud, or None."""
         rows = (row for row in self.status.conditions if row.type == ConditionType.OFFLOAD)
         return next((row for row in rows if row.status == "False"), None)
+
+
+def _number(text: object) -> int:
+    found = str(text or "")
+    return int(found) if len(found) <= _MAX_DIGITS and found.isascii() and found.isdigit() else 0
 
 
 class ConfigMap(Object, frozen=True, gc=False):

@@ -75,7 +75,9 @@ class ModalEndpointStatus(modal_fields.ModalPart, frozen=True, kw_only=True):
     )
     modal_app_id: modal_fields.AppId = ""
     endpoint_url: Annotated[fields.Url, Meta(description="URL of the endpoint.")] = ""
-    ready_replicas: Annotated[fields.Count, Meta(description="Containers that answer requests.")] = 0
+    ready_replicas: Annotated[
+        fields.Count, Meta(description="Pods that are ready. An App has one pod for all of its containers.")
+    ] = 0
     simulated: modal_fields.Simulated = False
     conditions: fields.Conditions = ()
     observed_generation: fields.ObservedGeneration = field(default=0, name="observedGeneration")

@@ -6,6 +6,7 @@ import random
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,25 @@ def test_ports_released_port_rests_for_ten_minutes():
     assert harness.ports.propose("none", Target(0, 80)) is None
     harness.now = NOW + REST
     assert harness.ports.propose("none", Target(0, 80)) == FIRST_PORT + 7
+
+
+def test_ports_namespace_with_half_of_all_ports_leaves_the_rest_to_others():
+    harness = Harness()
+    for number, port in enumerate(range(FIRST_PORT, FIRST_PORT + 4999)):
+        harness.put(f"uid-{number}", (80, port))
+    assert harness.ports.propose("uid-0-0", Target(0, 81)) is not None
+    assert harness.ports.propose("uid-0-0", Target(0, 82)) is None
+    other = harness.put("other")
+    owner = msgspec.structs.replace(other.spec.owner, namespace="other")
+    metadata = msgspec.structs.replace(other.metadata, resource_version="100000")
+    spec_ = msgspec.structs.replace(other.spec, owner=owner)
+    harness.claims.put(msgspec.structs.replace(other, metadata=metadata, spec=spec_))
+    assert harness.ports.propose(other.metadata.name, Target(0, 80)) is not None
+    gone = harness.claims.get(Key("", "uid-7-0"))
+    assert gone is not None
+    harness.claims.mark_deleted(gone)
+    harness.now = NOW + REST
+    assert harness.ports.propose("uid-0-0", Target(0, 82)) is not None
 
 
 def test_ports_released_port_rests_after_a_restart():

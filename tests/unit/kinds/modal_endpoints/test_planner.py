@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from skysail.base.timestamps import timestamp
 from skysail.core.actions import Apply, Create, Delete, Event
 from skysail.kinds.modal_endpoints import desired as desired_module
 from skysail.kinds.modal_endpoints.objects import Deployment, Pod
@@ -222,6 +223,28 @@ def test_planner_failed_update_keeps_the_served_revision_and_says_both():
     assert Delete(CONFIG_MAP, old) in healed.actions
 
 
+def test_planner_update_after_a_failed_one_has_not_succeeded_before_it_serves():
+    found = snapshot(endpoint(handler="app.missing"))
+    failing = pod(found.desired.revision, **ended(78))  # type: ignore[union-attr]
+    rolling = deployment(found.desired.revision, replicas=2, updated=1)  # type: ignore[union-attr]
+    failed = planner.plan(msgspec.structs.replace(found, deployment=rolling, pods=(failing,)))
+    assert condition(failed, "UpdateFailed") == ("True", "HandlerNotFound")
+    root = msgspec.structs.replace(found.object, status=failed.status)
+    # The failed pod is replaced: nothing is known about the new one yet.
+    again = planner.plan(msgspec.structs.replace(found, object=root, deployment=rolling))
+    assert condition(again, "UpdateFailed") == ("True", "HandlerNotFound")
+    fixed = snapshot(endpoint())
+    metadata = msgspec.structs.replace(root.metadata, generation=2)
+    root = msgspec.structs.replace(fixed.object, metadata=metadata, status=failed.status)  # type: ignore[arg-type]
+    fixed = msgspec.structs.replace(fixed, object=root)
+    begun = planner.plan(msgspec.structs.replace(fixed, deployment=rolling))
+    assert condition(begun, "UpdateFailed") == ("False", "RollingOut")
+    root = msgspec.structs.replace(root, status=begun.status)
+    served = deployment(fixed.desired.revision)  # type: ignore[union-attr]
+    ended_well = planner.plan(msgspec.structs.replace(fixed, object=root, deployment=served))
+    assert condition(ended_well, "UpdateFailed") == ("False", "Updated")
+
+
 def test_planner_missing_code_changes_no_children():
     root = function(code={"configMapRef": {"name": "c"}})
     found = snapshot(root, desired=None, code_problem="ConfigMap c not found: create it.")
@@ -293,17 +316,73 @@ def test_app_of_a_function_has_its_timeout_and_concurrency():
     )
 
 
-@pytest.mark.parametrize(("hours", "period"), [(0, "0"), (19, "0"), (20, "1"), (41, "2")])
-def test_app_gets_a_new_claim_before_the_day_of_the_last_one_ends(hours: int, period: str):
-    created = (NOW - timedelta(hours=hours)).isoformat().replace("+00:00", "Z")
-    root = msgspec.convert(
-        {"metadata": {**METADATA, "creationTimestamp": created}, "spec": {**SPEC, "min_replicas": 1}}, ModalEndpoint
-    )
-    found = app_snapshot(root)
-    assert template(found)["metadata"]["annotations"]["skysail.dev/period"] == period
+@pytest.mark.parametrize(
+    ("seconds", "age", "period"),
+    [
+        (86400, 0, 4),
+        (86400, 19 * 3600, 4),
+        (86400, 20 * 3600, 5),
+        (48600, 11 * 3600, 4),
+        (48600, 41000, 5),
+        (600, 500, 5),
+    ],
+)
+def test_app_gets_a_new_claim_before_the_last_one_ends(seconds: int, age: int, period: int):
+    """A budget or a policy may give a claim less than a day."""
+    found = deployed_app(period=4, pod_period=4, age=age, seconds=seconds)
+    assert template(found)["metadata"]["annotations"]["skysail.dev/period"] == str(period)
     wait = planner.plan(found).requeue_after
     assert wait is not None
-    assert 0 < wait <= 20 * 3600 + 1
+    assert wait <= max(1.0, seconds - age)
+    # The claim of an earlier period does not count: it was replaced.
+    replaced = deployed_app(period=5, pod_period=4, age=age, seconds=seconds)
+    assert template(replaced)["metadata"]["annotations"]["skysail.dev/period"] == "5"
+    assert planner.plan(replaced).requeue_after is None
+
+
+@pytest.mark.parametrize("written", ["", "soon", "0001-01-01T00:00:00", "9999-12-31T23:59:59Z"])
+def test_app_deadline_that_makes_no_sense_ends_nothing_early(written: str):
+    found = deployed_app(period=0, pod_period=0, age=10, seconds=86400)
+    (one,) = found.pods
+    annotations = {**(one.metadata.annotations or {}), "skysail.dev/deadline": written}
+    one = msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, annotations=annotations))
+    forged = msgspec.structs.replace(found, pods=(one,))
+    assert template(forged)["metadata"]["annotations"]["skysail.dev/period"] == "0"
+
+
+def test_app_rollback_gets_a_new_claim():
+    """The App has what its last claim deployed, so the pod of the older revision must not count as its pod."""
+    first = template(app_snapshot(endpoint(env={"A": "1"})))
+    old = app_snapshot(endpoint(env={"A": "1"}))
+    second = app_snapshot(endpoint(env={"A": "2"}), deployment=of_template(first))
+    updated = template(second)
+    assert updated["metadata"]["annotations"]["skysail.dev/period"] == "1"
+    back = template(msgspec.structs.replace(old, deployment=of_template(updated)))
+    assert back["metadata"]["annotations"]["skysail.dev/period"] == "2"
+    same = template(msgspec.structs.replace(old, deployment=of_template(back)))
+    assert same == back
+    scaled = app_snapshot(endpoint(env={"A": "1"}, max_replicas=3), deployment=of_template(back))
+    assert template(scaled)["metadata"]["annotations"]["skysail.dev/period"] == "3"
+
+
+def of_template(made: dict[str, Any]) -> Deployment:
+    metadata = {"name": "fn-modal", "namespace": "n", "uid": "d", "generation": 2}
+    return msgspec.convert({"metadata": metadata, "spec": {"replicas": 1, "template": made}}, Deployment)
+
+
+def deployed_app(*, period: int, pod_period: int, age: int, seconds: int) -> Snapshot:
+    """Return an App whose claim was launched `age` seconds ago for `seconds`."""
+    found = app_snapshot(endpoint())
+    made = template(found)
+    made["metadata"]["annotations"]["skysail.dev/period"] = str(period)
+    created = NOW - timedelta(seconds=age)
+    annotations = {
+        "skysail.dev/period": str(pod_period),
+        "skysail.dev/deadline": timestamp(created + timedelta(seconds=seconds)),
+    }
+    metadata = {"name": "fn-1", "namespace": "n", "uid": "p", "creationTimestamp": timestamp(created)}
+    one = msgspec.convert({"metadata": {**metadata, "annotations": annotations}}, Pod)
+    return msgspec.structs.replace(found, deployment=of_template(made), pods=(one,))
 
 
 def test_status_of_an_app_has_its_persistent_url():

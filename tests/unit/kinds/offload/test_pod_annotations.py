@@ -35,3 +35,13 @@ def test_nothing_is_written_twice():
 
 def test_without_an_instance_nothing_is_written():
     assert pod_annotations.plan(CloudPodSnapshot(object=POD, claims=(claim(0, ""),))).actions == ()
+
+
+def test_deadline_of_an_app_is_written():
+    """Before the deadline, a new pod takes the App over."""
+    known = claim(1, "web.ap-1.c")
+    for url, expected in (("", None), ("https://app.modal.run", "2026-11-19T12:00:00Z")):
+        status = replace(known.status, url=url, deadline_time="2026-11-19T12:00:00Z")
+        (patch,) = pod_annotations.plan(CloudPodSnapshot(object=POD, claims=(replace(known, status=status),))).actions
+        assert isinstance(patch, PatchMetadata)
+        assert patch.annotations.get("skysail.dev/deadline") == expected

@@ -69,7 +69,7 @@ def _problems(snapshot: Snapshot, found: tuple[Route, ...]) -> Iterator[tuple[st
     if any(not route.bridge_port for route in found):
         yield (
             Reason.NO_BRIDGE_PORT,
-            "All ports of the bridge are in use. Delete Services of pods at clouds that you do not need.",
+            "The bridge has no port left for this Service. Delete Services of pods at clouds that you do not need.",
         )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from skysail.claims.bridging import endpoint_slices
 from skysail.claims.bridging.endpoint_slices import PodRoute, Readiness, SlicePort
-from skysail.claims.bridging.targets import Target, find_port, with_ports
+from skysail.claims.bridging.targets import Target, find_port, target_of, with_ports
 from skysail.claims.types import CLOUD_INSTANCE, BridgePort, CloudInstance
 from skysail.core.actions import Apply, Delete, Manifest, Owner, PatchStatus
 from skysail.kinds.cloud_services.objects import Pod, ServicePort
@@ -62,13 +62,17 @@ def needs_port(claim: CloudInstance, target: Target, shared: frozenset[tuple[str
 
 
 def assignments(snapshot: Snapshot, found: tuple[Route, ...]) -> Iterator[PatchStatus]:
-    """Yield one write for each claim whose ports change, before any slice names them."""
+    """Yield one write for each claim whose ports change, before any slice names them.
+
+    The write also gives ports back to which no Service leads any more, so that their number stays limited.
+    """
     claims = {route.claim.metadata.name: route.claim for route in found}
     for name, claim in claims.items():
         own = tuple(route for route in found if route.claim.metadata.name == name and route.bridge_port)
         ports = with_ports(claim, _entries(snapshot, claim, own))
         if ports != with_ports(claim, ()):
-            yield PatchStatus(CLOUD_INSTANCE.resource, claim, {"bridgePorts": msgspec.to_builtins(ports)})
+            kept = tuple(entry for entry in ports if (name, target_of(entry)) not in snapshot.unused)
+            yield PatchStatus(CLOUD_INSTANCE.resource, claim, {"bridgePorts": msgspec.to_builtins(kept)})
 
 
 def _entries(snapshot: Snapshot, claim: CloudInstance, found: tuple[Route, ...]) -> Iterator[BridgePort]:

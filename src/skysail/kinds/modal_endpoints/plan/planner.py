@@ -16,6 +16,7 @@ from skysail.core.actions import Action, Apply, Create, Delete, Event, Owner, Pl
 from skysail.core.conditions import Value
 from skysail.kinds.modal_endpoints.children import manifests
 from skysail.kinds.modal_endpoints.desired import Desired
+from skysail.kinds.modal_endpoints.objects import Deployment
 from skysail.kinds.modal_endpoints.plan import failure
 from skysail.kinds.modal_endpoints.plan import status as status_module
 from skysail.kinds.modal_endpoints.snapshot import Snapshot
@@ -24,8 +25,11 @@ from skysail.kube.api.resources import CONFIG_MAP, DEPLOYMENT, SERVICE
 
 # A ConfigMap of the user is not watched, so it is read at intervals.
 _CODE_SECONDS = 15.0
-# A claim pays for at most a day. Before its end, a new pod with a new claim takes the App over.
-_PERIOD = timedelta(hours=20)
+# Before the end of a claim, a new pod with a new claim takes the App over: this share of its time before, at most so
+# long. A claim lasts a day, or less if a policy or a budget says so.
+_SHARE = 6
+_MAX_MARGIN = timedelta(hours=4)
+_MIN_TIME = timedelta(minutes=1)
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -44,19 +48,35 @@ def _next_look(snapshot: Snapshot) -> float | None:
     code = snapshot.object.spec.code
     if code is not None and code.config_map_ref is not None:
         return _CODE_SECONDS
-    if snapshot.desired is None or snapshot.desired.app is None:
+    if snapshot.desired is None or snapshot.desired.app is None or snapshot.deployment is None:
         return None
-    return (_PERIOD - _age(snapshot) % _PERIOD).total_seconds() + 1.0
+    due = min(_take_overs(snapshot, snapshot.deployment), default=None)
+    return None if due is None else max(0.0, (due - snapshot.now).total_seconds()) + 1.0
 
 
-def _period(snapshot: Snapshot) -> int:
-    """Return the number of the period, from 0. It depends on the object alone, so all processes agree."""
-    return _age(snapshot) // _PERIOD
+def _period(snapshot: Snapshot, desired: Desired) -> int:
+    """Return the number of the claim that has to pay: one more for each update, and before the present claim ends.
+
+    The App has what its last claim deployed. So a rollback needs a new pod, too: the pod of the older revision may
+    still be ready, but its App was updated.
+    """
+    deployment = snapshot.deployment
+    if deployment is None or desired.app is None:
+        return 0
+    is_update = (deployment.revision, deployment.app) != (desired.revision, desired.app.text)
+    is_due = any(due <= snapshot.now for due in _take_overs(snapshot, deployment))
+    return deployment.period + (1 if is_update or is_due else 0)
 
 
-def _age(snapshot: Snapshot) -> timedelta:
-    created = snapshot.object.metadata.creation_timestamp
-    return max(snapshot.now - datetime.fromisoformat(created), timedelta()) if created else timedelta()
+def _take_overs(snapshot: Snapshot, deployment: Deployment) -> Iterator[datetime]:
+    """Yield when the claims of the present period have to be replaced."""
+    for pod in snapshot.pods:
+        created, deadline = pod.metadata.creation_timestamp, pod.deadline
+        if pod.period != deployment.period or pod.is_finished or created is None or deadline is None:
+            continue
+        since = datetime.fromisoformat(created)
+        time = max(deadline - since, _MIN_TIME)
+        yield since + time - min(time / _SHARE, _MAX_MARGIN)
 
 
 def on_rejected(snapshot: Snapshot, event: Event) -> Plan:
@@ -76,7 +96,9 @@ def _actions(snapshot: Snapshot, desired: Desired) -> Iterator[Action]:
     if desired.files:
         yield Create(CONFIG_MAP, manifests.config_map(snapshot.object, desired), owner)
     yield Apply(SERVICE, manifests.service(snapshot.object, desired), owner, enforce=True)
-    yield Apply(DEPLOYMENT, manifests.deployment(snapshot.object, desired, _period(snapshot)), owner, enforce=True)
+    yield Apply(
+        DEPLOYMENT, manifests.deployment(snapshot.object, desired, _period(snapshot, desired)), owner, enforce=True
+    )
     deployment = snapshot.deployment
     if deployment is None or not deployment.is_rolled_out(desired.revision):
         return

@@ -103,15 +103,24 @@ def _is_rolled_out(snapshot: Snapshot) -> bool:
 def _update_failed(
     snapshot: Snapshot, status_: Any, problem: Problem | None, *, is_serving: bool, is_rolled_out: bool
 ) -> Any:
-    """Set the condition while an older revision serves and the new one cannot."""
+    """Set the condition while an older revision serves and the new one cannot.
+
+    Without a problem the condition stays until the new revision serves, unless the user has changed the spec since.
+    """
     present = conditions.find_condition(status_.conditions, Condition.UPDATE_FAILED)
     if is_serving and problem is not None and not is_rolled_out:
         return conditions.set_condition(
             snapshot, status_, Condition.UPDATE_FAILED, "True", str(problem.reason), problem.message
         )
-    if present is not None and present.status == "True" and (is_rolled_out or problem is None):
+    if present is None or (present.status, present.reason) == ("False", Reason.UPDATED):
+        return status_
+    if is_rolled_out:
         return conditions.set_condition(
             snapshot, status_, Condition.UPDATE_FAILED, "False", Reason.UPDATED, "The last update succeeded."
+        )
+    if problem is None and present.observed_generation != snapshot.object.metadata.generation:
+        return conditions.set_condition(
+            snapshot, status_, Condition.UPDATE_FAILED, "False", Reason.ROLLING_OUT, _DEPLOYING
         )
     return status_
 

@@ -1,4 +1,4 @@
-"""Plan for a pod at Modal: ids and the address of its log at Modal, as annotations of the pod. Pure."""
+"""Plan for a pod at Modal: ids, the address of its log and its deadline at Modal, as annotations. Pure."""
 
 from __future__ import annotations
 
@@ -32,4 +32,7 @@ def _annotations(claim: CloudInstance) -> dict[str, str]:
         found[Annotation.MODAL_LOG_URL.value] = f"{_LOG_URL}/{status.app_id}"
     if status.url:
         found[Annotation.MODAL_FUNCTION_URL.value] = status.url
+        if status.deadline_time:
+            # Before it, a new pod has to take the App over.
+            found[Annotation.DEADLINE.value] = status.deadline_time
     return found

@@ -26,8 +26,8 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 _RETRY = timedelta(seconds=10)
 # The job does not wait longer for a pod that does not end or a cloud that does not answer.
 _TIMEOUT = timedelta(minutes=10)
-# A Job without pods that was deleted this long ago creates none, even if a foreign child with `blockOwnerDeletion` keeps
-# it: the volume is free.
+# A Job without pods that was deleted this long ago creates none, so its volume is free, even if a foreign child with
+# `blockOwnerDeletion` keeps the Job.
 _LATE = timedelta(minutes=1)
 # On an object that is deleted with `--cascade=orphan`, until the garbage collector has released its children.
 _ORPHAN = "orphan"

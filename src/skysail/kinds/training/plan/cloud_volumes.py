@@ -16,6 +16,7 @@ from skysail.core.actions import Delete, DeleteCloudVolume, Event, Plan, SetFina
 from skysail.core.conditions import find_condition, set_condition
 from skysail.kinds.training.api.training_job import TRAINING_JOB, Checkpoint, TrainingJob, TrainingJobStatus
 from skysail.kinds.training.children.volumes import has_cloud_volume
+from skysail.kinds.training.objects import Job
 from skysail.kinds.training.plan import attempts
 from skysail.kinds.training.snapshot import Snapshot
 from skysail.kube.api.resources import JOB
@@ -25,6 +26,9 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 _RETRY = timedelta(seconds=10)
 # The job does not wait longer for a pod that does not end or a cloud that does not answer.
 _TIMEOUT = timedelta(minutes=10)
+# A Job without pods that was deleted this long ago creates none, so its volume is free, even if a foreign child with
+# `blockOwnerDeletion` keeps the Job.
+_LATE = timedelta(minutes=1)
 # On an object that is deleted with `--cascade=orphan`, until the garbage collector has released its children.
 _ORPHAN = "orphan"
 
@@ -64,7 +68,7 @@ def plan_deletion(snapshot: Snapshot) -> Plan:
     has_pods = any(not pod.is_finished for pod in snapshot.pods)
     if _ORPHAN in job.metadata.finalizers or (has_pods and _is_overdue(snapshot)):
         return _release(job, *(_retained(job, cloud, "Its pods still use it.") for cloud in status.cloud_volumes))
-    if has_pods or snapshot.jobs:
+    if has_pods or not all(_is_late(each, snapshot) for each in snapshot.jobs):
         ends = tuple(Delete(JOB, each, foreground=True) for each in snapshot.jobs if not each.metadata.is_deleting)
         return Plan(actions=ends, status=status, requeue_after=_RETRY.total_seconds())
     return _delete_volumes(snapshot, status.cloud_volumes)
@@ -119,6 +123,11 @@ def _is_due(snapshot: Snapshot, cloud: str) -> bool:
         return True
     result = snapshot.volume_deletions[cloud]
     return result is not None and snapshot.now - result.at >= _RETRY
+
+
+def _is_late(job: Job, snapshot: Snapshot) -> bool:
+    deleted = job.metadata.deletion_timestamp
+    return deleted is not None and snapshot.now - attempts.parse_time(deleted) > _LATE
 
 
 def _is_overdue(snapshot: Snapshot) -> bool:

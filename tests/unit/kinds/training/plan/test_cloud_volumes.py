@@ -179,3 +179,10 @@ def test_deletion_does_not_wait_for_ever_for_a_pod_that_does_not_end():
 
 def test_deletion_without_our_finalizer_is_left_to_the_garbage_collector():
     assert planned(of(going=5, clouds=("modal",), finalizers=())).actions == ()
+
+
+def test_deletion_does_not_wait_for_a_job_without_pods_that_a_foreign_child_keeps():
+    going = of(going=90, clouds=("modal",))
+    kept = child(going, deletionTimestamp=ago(61))
+    assert [type(action) for action in planned(going, kept).actions] == [DeleteCloudVolume]
+    assert planned(going, child(going, deletionTimestamp=ago(59))).actions == ()

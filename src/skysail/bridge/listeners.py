@@ -6,7 +6,8 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from aiohttp import web
 
@@ -19,6 +20,11 @@ from skysail.bridge.routes import Route
 _BACKLOG = 512
 # aiohttp takes 0 as no timeout, and waits for ever for a connection that never sends a whole request.
 _SHUTDOWN_SECONDS = 0.01
+# A port is open for this long after its route is gone: until then, Services may still send connections there. When a
+# new claim takes an App over, they are answered as before.
+_LINGER_SECONDS = 5.0
+# Time for the requests that are open when a port is closed.
+_DRAIN_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -29,24 +35,40 @@ class Listeners:
     `limits` count every connection. Those of the traffic count an HTTP connection only while it has a request.
     """
 
-    def __init__(self, host: str, proxies: Mapping[str, Proxies], limits: CallerLimits | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        proxies: Mapping[str, Proxies],
+        limits: CallerLimits | None = None,
+        *,
+        linger_seconds: float = _LINGER_SECONDS,
+    ) -> None:
         self._host = host
         self._proxies = proxies
         self._limits = limits or CallerLimits.of_this_process()
         self._routes: dict[int, Route] = {}
         self._servers: dict[int, asyncio.Server] = {}
         self._web_servers: dict[int, web.Server] = {}
+        self._linger_seconds = linger_seconds
+        self._lingering: dict[int, asyncio.TimerHandle] = {}
+        self._draining: set[web.Server] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self.failed: frozenset[int] = frozenset()
 
     async def sync(self, routes: Mapping[int, Route]) -> None:
-        """Serve exactly these routes. Open connections are kept. Call it in one task at a time.
+        """Serve these routes, and those that have just gone. Open connections are kept. Call it in one task at a time.
 
         A port whose route has changed is closed first, so that no connection meets both.
         """
         served = {port: route for port, route in routes.items() if route.provider in self._proxies}
-        for port in [port for port, route in self._routes.items() if served.get(port) != route]:
-            await self._close(port)
+        for port, route in list(self._routes.items()):
+            if served.get(port) == route:
+                self._stay(port)
+            elif port in served or not self._linger_seconds:
+                self._close(port)
+            elif port not in self._lingering:
+                loop = asyncio.get_running_loop()
+                self._lingering[port] = loop.call_later(self._linger_seconds, self._close, port)
         failed = set()
         for port, route in served.items():
             if port not in self._servers:
@@ -60,7 +82,8 @@ class Listeners:
     async def close(self) -> None:
         """Stop listening, and end all open connections."""
         for port in list(self._servers):
-            await self._close(port)
+            self._close(port)
+        await asyncio.gather(*(server.shutdown(timeout=_SHUTDOWN_SECONDS) for server in self._draining))
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -77,15 +100,31 @@ class Listeners:
             self._servers[route.port] = await asyncio.start_server(connected, sock=listener, backlog=_BACKLOG)
         self._routes[route.port] = route
 
-    async def _close(self, port: int) -> None:
+    def _stay(self, port: int) -> None:
+        if (timer := self._lingering.pop(port, None)) is not None:
+            timer.cancel()
+
+    def _close(self, port: int) -> None:
+        """Stop listening on the port. Requests that are open are finished."""
+        self._stay(port)
         self._servers.pop(port).close()
         del self._routes[port]
         if (server := self._web_servers.pop(port, None)) is not None:
-            await server.shutdown(timeout=_SHUTDOWN_SECONDS)
+            self._draining.add(server)
+            self._track(self._drain(server))
+
+    async def _drain(self, server: web.Server) -> None:
+        try:
+            await server.shutdown(timeout=_DRAIN_SECONDS)
+        finally:
+            self._draining.discard(server)
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
     def _connected(
         self, proxy: RawProxy, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        task = asyncio.create_task(proxy.serve(route, reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._track(proxy.serve(route, reader, writer))

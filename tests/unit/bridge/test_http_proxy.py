@@ -140,6 +140,7 @@ class Account:
 
 class Harness:
     listeners: Listeners
+    route: Route
 
     def __init__(self, server: Server, account: Account, port: int) -> None:
         self.server = server
@@ -152,7 +153,10 @@ class Harness:
 
 @contextlib.asynccontextmanager
 async def bridge(
-    max_per_route: int = 100, idle_seconds: float = 30.0, limits: CallerLimits | None = None
+    max_per_route: int = 100,
+    idle_seconds: float = 30.0,
+    limits: CallerLimits | None = None,
+    linger_seconds: float = 0.0,
 ) -> AsyncIterator[Harness]:
     server = Server()
     runner = web.ServerRunner(web.Server(server.handle))  # type: ignore[arg-type]
@@ -165,7 +169,7 @@ async def bridge(
     harness = Harness(server, account, port)
     traffic = Traffic(harness.metrics, max_connections=100, max_connections_per_route=max_per_route)
     proxy = HttpProxy(account, traffic, idle_seconds=idle_seconds, max_request_bytes=LIMIT, wall=lambda: harness.wall)
-    listeners = Listeners("127.0.0.1", {"modal": Proxies(http=proxy)}, limits)
+    listeners = Listeners("127.0.0.1", {"modal": Proxies(http=proxy)}, limits, linger_seconds=linger_seconds)
     route = Route(
         port=port,
         target_port=8000,
@@ -177,7 +181,7 @@ async def bridge(
         owner="web",
     )
     await listeners.sync({port: route})
-    harness.listeners = listeners
+    harness.listeners, harness.route = listeners, route
     try:
         yield harness
     finally:
@@ -228,19 +232,54 @@ async def test_listener_closes_connections_above_the_limit_of_a_caller_also_with
 async def test_port_with_an_open_connection_is_closed_at_once(sent: bytes):
     """A connection that never ends must not keep the bridge from following its routes."""
     async with bridge() as harness:
-        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.write(sent)
         while sent.endswith(b"\r\n") and not harness.server.seen:  # noqa: ASYNC110 (no event tells)
             await asyncio.sleep(0)
         try:
             async with asyncio.timeout(10):
                 await harness.listeners.sync({})
-                with contextlib.suppress(ConnectionResetError):
-                    await reader.read()
         finally:
             writer.close()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", harness.port)
+
+
+async def test_port_that_is_closed_finishes_its_open_requests():
+    """As when a new claim takes an App over: the old claim ends at once, and its port with it."""
+    async with bridge() as harness, aiohttp.ClientSession() as client, client.get(f"{harness.url}/events") as reply:
+        assert await reply.content.readuntil(b"\n\n") == b"data: 1\n\n"
+        await harness.listeners.sync({})
+        harness.server.release.set()
+        assert await reply.read() == b"data: 2\n\n"
+
+
+async def _is_open(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+async def test_port_whose_route_is_gone_answers_until_services_know_it():
+    async with bridge(linger_seconds=0.5) as harness, aiohttp.ClientSession() as client:
+        await harness.listeners.sync({})
+        async with client.get(f"{harness.url}/a") as reply:
+            assert reply.status == 200
+        async with asyncio.timeout(60):
+            while await _is_open(harness.port):
+                pass
+
+
+async def test_port_whose_route_comes_back_stays_open():
+    async with bridge(linger_seconds=0.05) as harness, aiohttp.ClientSession() as client:
+        await harness.listeners.sync({})
+        await harness.listeners.sync({harness.port: harness.route})
+        assert harness.listeners._lingering == {}
+        async with client.get(f"{harness.url}/a") as reply:
+            assert reply.status == 200
 
 
 async def test_http_proxy_follows_the_redirect_of_a_slow_request_and_no_other():

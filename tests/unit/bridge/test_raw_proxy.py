@@ -98,7 +98,7 @@ class Harness:
         limit = int(options.get("limit", 10))
         traffic = self.traffic = Traffic(self.metrics, max_connections=100, max_connections_per_route=limit)
         proxy = RawProxy(self.account, traffic, idle_seconds=options.get("idle", 60.0))  # type: ignore[arg-type]
-        self.listeners = Listeners("127.0.0.1", {"cloud": Proxies(raw=proxy)})
+        self.listeners = Listeners("127.0.0.1", {"cloud": Proxies(raw=proxy)}, linger_seconds=0.0)
         self.port = free_port()
 
     async def ask(self, data: bytes) -> bytes:

@@ -33,6 +33,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 30
+# About 20 requests one after another, some of them retried while the API server starts.
+_NODE_TIMEOUT_SECONDS = 180
 _POLL_SECONDS = 0.05
 _MAX_INTERRUPTIONS = 5
 
@@ -66,7 +68,7 @@ async def install_node(path: Path, authority: bytes, *, enforces_policies: bool)
     transport = HttpTransport(kubeconfig.from_file(path))
     try:
         client = Client(transport)
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
+        async with asyncio.timeout(_NODE_TIMEOUT_SECONDS):
             for resource, manifest in (
                 *provisioner.MANIFESTS,
                 (SERVICE, _metrics_service()),

@@ -300,7 +300,10 @@ class _InnerProcess:
     async def _start_agent(self) -> None:
         authority = (self._home.pki / "ca.crt").read_bytes()
         has_nft = await asyncio.to_thread(policy_enforcer.find_nft, os.environ.get("PATH", "")) is not None
-        await install_node(credentials.inside_path(self._home, "admin"), authority, enforces_policies=has_nft)
+        try:
+            await install_node(credentials.inside_path(self._home, "admin"), authority, enforces_policies=has_nft)
+        except TimeoutError as error:
+            raise StartFailed("The API server did not accept the objects of the node in time.") from error
         run = (sys.executable, "-P", "-m", "skysail.app.node_agent", str(self._home.root))
         await self._supervisor.start(Unit(name="agent", argv=run, ports=AGENT_PORTS))
         # Wait for the socket, which opens last: the Node object may still be Ready from the previous agent.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,10 +19,11 @@ from skysail.kinds.training.api.modal_job import MODAL_JOB
 from skysail.kinds.training.api.train_job import TRAIN_JOB
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.crd import CustomKind
+from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.api.workloads import Pod
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import Forbidden, NotFound, NotServed
+from skysail.kube.client.errors import UNREADABLE, Forbidden, NotFound, NotServed, ServerFault
 
 Group = tuple[CustomKind, ...]
 _JOBS: Group = (TRAINING_JOB, MODAL_JOB, TRAIN_JOB)
@@ -88,13 +90,18 @@ async def read(client: Client, group: Group, namespace: str) -> list[Row]:
 async def _list(client: Client, kind: CustomKind, namespace: str, group: Group) -> list[Any]:
     place = namespace if kind.resource.namespaced else ""
     try:
-        found = await client.list_objects(kind.resource, place, {}, kind.struct)
+        found: Sequence[Any] = await client.list_objects(kind.resource, place, {}, kind.struct)
     except (NotFound, NotServed):
         return []
     except Forbidden:
         if kind in _OPTIONAL and len(group) > 1:
             return []
         raise
+    except ServerFault as error:
+        if kind not in _OPTIONAL or error.reason != UNREADABLE:
+            raise
+        # Kubeflow Trainer accepts TrainJobs that our type does not: their names are known, and no phase is.
+        found = await client.list_objects(kind.resource, place, {}, Object)
     return [each for each in found if namespace in {"", _namespace(each)}]
 
 

@@ -10,8 +10,8 @@ from skysail.cli import listing
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
-from skysail.kube.api.objects import Meta
-from skysail.kube.client.errors import Forbidden, NotServed
+from skysail.kube.api.objects import Meta, Object
+from skysail.kube.client.errors import UNREADABLE, Forbidden, NotServed, ServerFault
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 MADE = "2026-01-01T00:00:00Z"
@@ -132,3 +132,15 @@ async def test_read_without_the_right_to_a_kind_shows_the_others_unless_it_was_n
     for name, objects in (("modaljobs", {"ModalJob": forbidden}), ("jobs", {"TrainingJob": forbidden})):
         with pytest.raises(Forbidden):
             await listed(name, **objects)
+
+
+async def test_read_names_objects_of_another_system_that_cannot_be_decoded():
+    class Unreadable(Lists):
+        async def list_objects(self, resource, namespace, query, type_):
+            if resource.kind == "TrainJob" and type_ is not Object:
+                raise ServerFault(200, UNREADABLE, "The reply cannot be decoded.")
+            return await super().list_objects(resource, namespace, query, type_)
+
+    foreign = msgspec.convert({"metadata": {"name": "theirs", "namespace": "ml", "uid": "f"}}, Object)
+    rows = await listing.read(Unreadable(TrainJob=[foreign], ModelDeployment=[model()]), listing.GROUPS["all"], "")
+    assert [(row.kind, row.name) for row in rows] == [("ModelDeployment", "iris"), ("TrainJob", "theirs")]

@@ -8,19 +8,14 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.claims.requirements import owner_kinds
+from skysail.kinds.modal_endpoints.types import KINDS as ENDPOINT_KINDS
 
 Verdict = Literal["allowed", "refused", "unknown"]
 
 CLUSTER = "cluster"
-# API groups of the kinds that are planned.
-_GROUPS = {
-    "Pod": "",
-    "Job": "batch",
-    "CronJob": "batch",
-    "TrainingJob": TRAINING_JOB.resource.group,
-    "Deployment": "apps",
-}
+# Kinds that are planned, and own no pod that Skysail places by its owner.
+_ENDPOINT_GROUPS = {kind.resource.kind: kind.resource.group for kind in ENDPOINT_KINDS}
 
 
 class OfferLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -102,5 +97,5 @@ def names(planned: PlanReport) -> list[str]:
 
 
 def _kind(kind: str) -> str:
-    group = _GROUPS[kind]
+    group = next((group for group, other in owner_kinds.PLURALS if other == kind), _ENDPOINT_GROUPS.get(kind, ""))
     return f"{kind.lower()}.{group}" if group else kind.lower()

@@ -227,7 +227,7 @@ class _AnyEvent(msgspec.Struct):
 def _number(resource_version: str) -> int:
     if not resource_version.isdigit():
         raise ServerFault(
-            200, "Unreadable", f"The list has resourceVersion {resource_version!r}, which is not a number."
+            200, errors.UNREADABLE, f"The list has resourceVersion {resource_version!r}, which is not a number."
         )
     return int(resource_version)
 

@@ -197,7 +197,7 @@ def decode_reply(body: bytes, type_: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.MsgspecError as error:
-        raise ServerFault(_READ, "Unreadable", f"The reply cannot be decoded: {error}") from error
+        raise ServerFault(_READ, errors.UNREADABLE, f"The reply cannot be decoded: {error}") from error
 
 
 def _retry_after(reply: Reply) -> float | None:

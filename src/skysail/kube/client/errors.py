@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import msgspec
 
+# Reason of a ServerFault whose reply cannot be decoded.
+UNREADABLE = "Unreadable"
 # Truncate messages of the server: they may quote the object, and an object may contain a secret.
 _MAX_MESSAGE_LENGTH = 1024
 _GATEWAY_TIMEOUT = 504

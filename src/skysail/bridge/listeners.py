@@ -111,6 +111,8 @@ class Listeners:
         del self._routes[port]
         if (server := self._web_servers.pop(port, None)) is not None:
             self._draining.add(server)
+            # Idle connections are closed at once: `shutdown` would keep them open, and swallow their next request.
+            server.pre_shutdown()
             self._track(self._drain(server))
 
     async def _drain(self, server: web.Server) -> None:

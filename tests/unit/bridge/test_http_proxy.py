@@ -254,6 +254,17 @@ async def test_port_that_is_closed_finishes_its_open_requests():
         assert await reply.read() == b"data: 2\n\n"
 
 
+async def test_port_that_is_closed_closes_idle_connections_at_once():
+    async with bridge() as harness:
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        writer.write(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await harness.listeners.sync({})
+        async with asyncio.timeout(10):
+            await reader.read()
+        writer.close()
+
+
 async def _is_open(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)

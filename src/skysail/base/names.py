@@ -119,7 +119,7 @@ class Annotation(DocumentedName):
     AUTOMATIC = "skysail.dev/automatic", "Written: `true` on a pod that was offloaded without having asked for it."
     MAX_COST = (
         "skysail.dev/max-cost-usd",
-        "Maximum US dollars for all launches of the object. Lower limits of policies stay in force.",
+        "Maximum US dollars for all launches of a job, or of each pod of a server. Lower limits of policies hold, too.",
     )
     PLACEHOLDER = (
         "skysail.dev/placeholder",

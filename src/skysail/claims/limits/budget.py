@@ -258,7 +258,9 @@ def _object_limit(status: SpendAccountStatus, request: ReserveRequest, cap: floa
     return _Limit(
         left=_round(cap - past - held),
         name=f"the cap of {cap:g} USD in annotation {Annotation.MAX_COST}",
-        fix="raise the annotation",
+        fix=f"other launches hold {held:.2f} USD: wait until they end, or raise the annotation"
+        if held
+        else "raise the annotation",
         is_strict=False,
     )
 

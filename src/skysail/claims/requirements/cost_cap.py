@@ -10,7 +10,7 @@ from skysail.claims.requirements.cloud_requirements import CloudRequirements
 class CostCap(msgspec.Struct, frozen=True):
     """Cap of the owners of a pod. `usd`: the lowest cap that one of them has, None without a cap.
 
-    `uid`: the object whose launches share the cap, empty if its pods do not replace each other.
+    `uid`: the object whose launches share the cap, empty if each pod has a cap of its own.
     """
 
     usd: float | None = None

@@ -20,6 +20,7 @@ from skysail.cli.clouds.plan_report import WorkloadPlan
 from skysail.cli.clouds.workload_kinds import Workload
 from skysail.cloud.offers import Offer
 from skysail.kinds.offload.objects import Pod, refers_to_secrets
+from skysail.kinds.offload.plan.cost_cap import pods_share_cap
 from skysail.kinds.offload.plan.placement import Place, Rule
 
 _MAX_CHECKED_PODS = 1000
@@ -37,6 +38,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     offers: tuple[Offer, ...]
     max_lifetime: float
+
+    @property
+    def shares_cap(self) -> bool:
+        return pods_share_cap(self.workload.owners)
 
     @property
     def gpu_count(self) -> int:
@@ -134,11 +139,12 @@ def _lifetime(launch: Launch, decision: PolicyDecision) -> float:
 
 def _request(base: WorkloadPlan, launch: Launch, number: int, decision: PolicyDecision) -> ReserveRequest:
     object_ = f"{base.kind}/{base.name}"
+    claim = f"{object_}/{number}"
     return ReserveRequest(
-        claim=f"{object_}/{number}",
+        claim=claim,
         usd_per_hour=launch.usd_per_hour,
         lifetime=base.lifetime_seconds or 0.0,
-        object=object_,
+        object=object_ if launch.shares_cap else claim,
         max_cost_usd=launch.request.max_cost_usd,
         instances=launch.request.replicas,
         finish=decision.finish,
@@ -150,8 +156,10 @@ def _worst_case(made: Reserved, usd_per_hour: float) -> float:
 
 
 def _within_cap(usd: float, launch: Launch) -> float:
-    """Return the cost of all pods, which share the cap of their object."""
+    """Return the cost of all pods, at most their caps."""
     cap = launch.request.max_cost_usd
+    if cap is not None and not launch.shares_cap:
+        cap *= launch.workload.pods
     return round(usd if cap is None else min(usd, cap), 6)
 
 
@@ -163,8 +171,12 @@ def _image(pod: Pod, request: OffloadRequest) -> str:
 def _cost_notes(launch: Launch, lifetime: float) -> list[str]:
     workload, usd = launch.workload, launch.usd_per_hour * lifetime / _HOUR
     notes = []
-    if launch.request.max_cost_usd is not None:
-        notes.append(f"All launches together cost at most {launch.request.max_cost_usd:g} USD ({Annotation.MAX_COST}).")
+    cap = launch.request.max_cost_usd
+    if cap is not None and launch.shares_cap:
+        notes.append(f"All launches together cost at most {cap:g} USD ({Annotation.MAX_COST}).")
+    elif cap is not None:
+        own = f"The launches of each pod cost at most {cap:g} USD ({Annotation.MAX_COST})."
+        notes.append(f"{own} A pod that replaces another one has the whole cap again.")
     elif workload.is_endless:
         notes.append(f"Each pod is replaced when it ends, and costs up to {usd:.2f} USD more each time.")
     elif workload.retries:

@@ -192,6 +192,9 @@ def test_reserve_cap_of_object_counts_past_and_running_launches():
     assert (made.reservation.usd, made.reservation.object) == (0.5, "job")
     refused = budget.reserve(status, ask(object="job", max_cost_usd=3.5), [], NOW)
     assert "The cap of 3.5 USD in annotation skysail.dev/max-cost-usd leaves 0.00 USD" in refused.message
+    assert "other launches hold 1.00 USD: wait until they end, or raise the annotation." in refused.message
+    ended = budget.reserve(SpendAccountStatus(objects=past), ask(object="job", max_cost_usd=2.5), [], NOW)
+    assert ended.message.endswith("needs 0.03: raise the annotation.")
 
 
 def test_settle_replaces_the_reservation_by_the_cost_once():

@@ -7,15 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from skysail.base.names import Condition, EventReason, Reason
+from skysail.base.names import Annotation, Condition, EventReason, Reason
 from skysail.claims.limits.offload_policy import Budget
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT, DayTotal, Reservation, SpendAccountStatus
 from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.plan.planner import plan, refused
+from skysail.claims.requirements.cloud_requirements import CloudRequirements
+from skysail.claims.requirements.cost_cap import with_cap
 from skysail.claims.snapshot import Observed, OwnerState
 from skysail.claims.types import Candidate, EarlierInstance, Gpu
 from skysail.core import conditions
 from skysail.core.actions import Create, Delete, Event, LaunchInstance, PatchStatus, TerminateInstance
+from skysail.kinds.offload.plan.cost_cap import cost_cap
+from skysail.kinds.offload.plan.gangs import Owner
 from tests.unit.claims.samples import (
     CLOUD,
     NAME,
@@ -195,6 +199,35 @@ def test_launch_with_a_cap_counts_all_launches_of_the_object(job, capped_uid, ob
     reserve, launch = plan(snapshot(capped, spending=facts(held(1.0, "other", object=object_)))).actions
     assert written(reserve).reservations[-1] == held(0.5, at="2026-11-15T12:00:00Z", object=object_)
     assert launch.launch_spec.max_lifetime == 1800.0
+
+
+def both_pods(*kinds: str):
+    """Return the claims of an old pod and of its replacement, whose owners of these kinds have a cap of 1 USD."""
+    owners = [Owner(kind=kind, name="x", uid=kind, annotations={Annotation.MAX_COST: "1"}) for kind in kinds]
+    needs = with_cap(CloudRequirements(), cost_cap(owners))
+    capped = {"candidates": OFFERS, "max_cost_usd": needs.max_cost_usd, "max_cost_uid": needs.max_cost_uid}
+    return claim("Claimed", of=spec("old", **capped)), claim("Claimed", of=spec("new", **capped))
+
+
+@pytest.mark.parametrize(
+    "kinds", [("ReplicaSet", "Deployment"), ("StatefulSet",), ("ReplicaSet", "Deployment", "MLModel")]
+)
+def test_rollout_of_a_server_with_a_cap_launches_the_new_pod_beside_the_old_one(kinds):
+    old, new = both_pods(*kinds)
+    first, _ = plan(snapshot(old, spending=facts())).actions
+    assert [row.usd for row in written(first).reservations] == [1.0]
+    second, launch = plan(snapshot(new, spending=facts(*written(first).reservations))).actions
+    assert [(row.object, row.usd) for row in written(second).reservations] == [("old", 1.0), ("new", 1.0)]
+    assert isinstance(launch, LaunchInstance)
+
+
+@pytest.mark.parametrize("kinds", [("Job",), ("Job", "TrainingJob"), ("PyTorchJob",)])
+def test_new_pod_of_a_job_waits_for_the_money_that_the_old_one_holds(kinds):
+    old, new = both_pods(*kinds)
+    first, _ = plan(snapshot(old, spending=facts())).actions
+    reason, message = waits(plan(snapshot(new, spending=facts(*written(first).reservations))))
+    assert reason == Reason.BUDGET_EXHAUSTED
+    assert "other launches hold 1.00 USD: wait until they end, or raise the annotation." in message
 
 
 def test_launch_after_a_dear_instance_reserves_for_both():

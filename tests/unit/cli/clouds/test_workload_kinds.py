@@ -130,5 +130,14 @@ def test_cap_of_the_object_bounds_the_worst_case_of_all_its_pods():
     assert any("at most 0.5 USD" in note for note in plan.notes)
 
 
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "Deployment"])
+def test_each_pod_of_a_server_has_the_whole_cap(kind):
+    template = {**POD, "metadata": {"annotations": {**ASK, "skysail.dev/max-cost-usd": "0.5"}}}
+    manifest = {"kind": kind, "metadata": {"name": "s"}, "spec": {"replicas": 3, "template": template}}
+    (plan,) = forecast(parse(manifest)).workloads
+    assert (plan.verdict, plan.worst_case_usd) == ("allowed", 1.5)
+    assert any(note.startswith("The launches of each pod cost at most 0.5 USD") for note in plan.notes)
+
+
 def test_other_kinds_are_named_as_not_planned():
     assert parse({"kind": "ConfigMap", "metadata": {"name": "c"}}).skipped == ("ConfigMap c",)

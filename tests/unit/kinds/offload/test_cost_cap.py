@@ -5,7 +5,7 @@ import pytest
 from skysail.base.names import Annotation, Reason
 from skysail.claims.requirements.cost_cap import CostCap
 from skysail.cloud.errors import Rejected
-from skysail.kinds.offload.plan.cost_cap import cost_cap
+from skysail.kinds.offload.plan.cost_cap import cost_cap, pods_share_cap
 from skysail.kinds.offload.plan.gangs import Owner
 
 
@@ -26,13 +26,37 @@ def chain(*kinds, **caps):
         (("Job", "TrainingJob", "ModalJob"), "ModalJob"),
         (("Job", "JobSet", "TrainJob"), "TrainJob"),
         (("PyTorchJob",), "PyTorchJob"),
-        (("ReplicaSet", "Deployment", "InferenceService"), "InferenceService"),
         (("Job", "CronJob"), "Job"),
         (("PyTorchJob", "Trial", "Experiment"), "Trial"),
     ],
 )
 def test_all_pods_for_the_same_work_share_one_cap(kinds, uid):
     assert cost_cap(chain(*kinds)).uid == uid
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("ReplicaSet",),
+        ("StatefulSet",),
+        ("ReplicaSet", "Deployment"),
+        ("StatefulSet", "LeaderWorkerSet"),
+        ("ReplicaSet", "Deployment", "ModelDeployment"),
+        ("ReplicaSet", "Deployment", "MLModel"),
+        ("ReplicaSet", "Deployment", "ModalEndpoint"),
+        ("ReplicaSet", "Deployment", "ModalFunction"),
+        ("ReplicaSet", "Deployment", "Revision", "Configuration", "Service", "InferenceService"),
+    ],
+)
+def test_each_pod_of_a_server_has_a_cap_of_its_own(kinds):
+    owners = chain(*kinds, **{kinds[-1]: "5"})
+    assert cost_cap(owners) == CostCap(5.0)
+    assert not pods_share_cap(owners)
+
+
+def test_job_of_a_server_has_a_cap_of_its_own():
+    assert cost_cap(chain("Job", "ModelDeployment", Job="2")) == CostCap(2.0, "Job")
+    assert pods_share_cap(chain("Job", "ModelDeployment"))
 
 
 def test_owner_that_cannot_be_looked_up_has_no_money_of_its_own():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 import msgspec
 from msgspec.structs import replace
 
 from skysail.base.names import Annotation, Reason
+from skysail.claims.gangs import GangRef
 from skysail.claims.limits import budget, policy_check
 from skysail.claims.limits.budget import NotReserved, Reserved, ReserveRequest
 from skysail.claims.limits.policy_check import PolicyDecision, PolicyQuery
@@ -30,7 +32,7 @@ _HOUR = 3600.0
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that would be launched at a provider, with the offers that fit it, best first.
 
-    `max_lifetime`: seconds that the cloud allows.
+    `max_lifetime`: seconds that the cloud allows. `gang`: the gang of the pod, which is launched as a whole.
     """
 
     workload: Workload
@@ -38,6 +40,16 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     offers: tuple[Offer, ...]
     max_lifetime: float
+    gang: GangRef | None = None
+
+    @property
+    def members(self) -> int:
+        """Return the number of pods that are launched together."""
+        return self.gang.size if self.gang else 1
+
+    @property
+    def instances(self) -> int:
+        return self.gang.size if self.gang else self.request.replicas
 
     @property
     def shares_cap(self) -> bool:
@@ -49,7 +61,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usd_per_hour(self) -> float:
-        return self.offers[0].total(self.gpu_count) * self.request.replicas * self.workload.containers
+        """Return the price of one pod."""
+        replicas = 1 if self.gang else self.request.replicas
+        return self.offers[0].total(self.gpu_count) * replicas * self.workload.containers
 
 
 class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +76,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, base: WorkloadPlan, launch: Launch) -> tuple[WorkloadPlan, SpendAccountStatus | None]:
         """Return the plan with its verdict, and the account with the reservations of the pods that can start."""
         account = self.account
-        decision = self._policy(launch, instances=budget.instances(account) if account else 0)
+        decision = self._policy(launch, account, number=0)
         lifetime, price = _lifetime(launch, decision), launch.usd_per_hour
         base = replace(
             base,
@@ -80,28 +94,33 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
     def _reserve(
         self, base: WorkloadPlan, launch: Launch, account: SpendAccountStatus
     ) -> tuple[WorkloadPlan, SpendAccountStatus]:
-        """Reserve the worst case of each pod that runs at the same time. Of very many pods only the first are tried."""
-        wanted = min(launch.workload.parallel, _MAX_CHECKED_PODS)
+        """Reserve the worst case of each pod that runs at the same time. Of very many pods only the first are tried.
+
+        A gang has one reservation. Each of its roles is a workload of its own, which has its share of the cost.
+        """
+        members = launch.members
+        wanted = min(math.ceil(launch.workload.parallel / members), _MAX_CHECKED_PODS)
         lifetime, usd, limited_by = base.lifetime_seconds or 0.0, 0.0, ""
         for number in range(wanted):
-            decision = self._policy(launch, instances=budget.instances(account))
+            decision = self._policy(launch, account, number=number)
             if not decision.allowed:
-                return _partly(base, number, decision.reason, decision.message), account
+                return _partly(base, number * members, decision.reason, decision.message), account
             made = budget.reserve(account, _request(base, launch, number, decision), decision.budgets, self.now)
             if isinstance(made, NotReserved):
-                return _partly(base, number, Reason.BUDGET_EXHAUSTED, made.message), account
+                return _partly(base, number * members, Reason.BUDGET_EXHAUSTED, made.message), account
             account, lifetime, limited_by = made.status, min(lifetime, made.lifetime), limited_by or made.limited_by
-            usd += _worst_case(made, launch.usd_per_hour)
+            usd += _worst_case(made, launch.usd_per_hour * members)
         note = f"The instance ends after {lifetime:.0f} seconds, because {limited_by} leaves no more."
         permitted = replace(
             base,
             lifetime_seconds=lifetime,
-            worst_case_usd=_within_cap(usd / max(wanted, 1) * launch.workload.pods, launch),
+            worst_case_usd=_within_cap(usd / max(wanted * members, 1) * launch.workload.pods, launch),
             notes=(*base.notes, note) if limited_by else base.notes,
         )
         return permitted, account
 
-    def _policy(self, launch: Launch, *, instances: int) -> PolicyDecision:
+    def _policy(self, launch: Launch, account: SpendAccountStatus | None, *, number: int) -> PolicyDecision:
+        others = budget.instances(account, without=_claim(launch, number)) if account else 0
         pod, offer = launch.workload.pod, launch.offers[0]
         namespace = pod.metadata.namespace
         return policy_check.check(
@@ -116,8 +135,8 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
                 region=offer.region,
                 usd_per_gpu_hour=offer.usd_per_hour,
                 uses_secrets=refers_to_secrets(pod),
-                instances=instances,
-                size=launch.request.replicas,
+                instances=others,
+                size=launch.instances,
                 is_automatic=launch.place.rule is Rule.AUTOMATIC,
                 account_objects=account_objects.named(launch.place.provider, launch.request.options),
                 is_final=True,
@@ -139,16 +158,23 @@ def _lifetime(launch: Launch, decision: PolicyDecision) -> float:
 
 def _request(base: WorkloadPlan, launch: Launch, number: int, decision: PolicyDecision) -> ReserveRequest:
     object_ = f"{base.kind}/{base.name}"
-    claim = f"{object_}/{number}"
+    claim = _claim(launch, number)
     return ReserveRequest(
         claim=claim,
-        usd_per_hour=launch.usd_per_hour,
+        usd_per_hour=launch.usd_per_hour * launch.members,
         lifetime=base.lifetime_seconds or 0.0,
         object=object_ if launch.shares_cap else claim,
         max_cost_usd=launch.request.max_cost_usd,
-        instances=launch.request.replicas,
+        instances=launch.instances,
         finish=decision.finish,
     )
+
+
+def _claim(launch: Launch, number: int) -> str:
+    """Return a name for the claim of a launch. The roles of a gang have the same one."""
+    workload, gang = launch.workload, launch.gang
+    launched = f"{gang.kind}/{gang.name}" if gang else workload.pod.metadata.name
+    return f"{workload.kind}/{workload.name}/{launched}/{number}"
 
 
 def _worst_case(made: Reserved, usd_per_hour: float) -> float:

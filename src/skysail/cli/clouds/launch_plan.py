@@ -114,6 +114,7 @@ class _Planner:
                     place=decision,
                     offers=_offers(facts, decision.provider),
                     max_lifetime=self._max_lifetime(decision),
+                    gang=facts.gang_ref,
                 )
                 return self._placed(base, launch, is_overflow=is_overflow)
 

@@ -11,7 +11,7 @@ import yaml
 
 from skysail.base import settings
 from skysail.claims.limits.offload_policy import OffloadPolicy
-from skysail.claims.limits.spend_account import SpendAccountStatus
+from skysail.claims.limits.spend_account import Reservation, SpendAccountStatus
 from skysail.cli.clouds import launch_plan, workloads
 from skysail.cli.clouds.plan_facts import ClusterFacts
 from skysail.cloud.offers import OfferList
@@ -21,6 +21,7 @@ from skysail.kinds.offload.config import offload_config
 SAMPLES = Path(__file__).parents[4] / "config" / "samples"
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 POD = {"spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+EMPTY = SpendAccountStatus()
 ASK = {"skysail.dev/offload": "modal"}
 BY_REPLICA = {
     "PyTorchJob": "pytorchReplicaSpecs",
@@ -35,7 +36,7 @@ def parse(manifest):
     return workloads.parse(yaml.safe_dump(manifest), "f.yaml", "team")
 
 
-def forecast(content, **spec):
+def forecast(content, account=EMPTY, **spec):
     allowed = {"namespaceSelector": {}, "providers": ["modal", "runpod"], "maxInstances": 100, **spec}
     policy = msgspec.convert({"metadata": {"name": "default"}, "spec": allowed}, OffloadPolicy)
     known = ClusterFacts(
@@ -43,7 +44,7 @@ def forecast(content, **spec):
         nodes=None,
         offers={vendor.name: OfferList(vendor.offers, NOW.timestamp()) for vendor in (MODAL, RUNPOD)},
         namespace_labels={workload.namespace: {} for workload in content.workloads},
-        accounts={workload.namespace: SpendAccountStatus() for workload in content.workloads},
+        accounts={workload.namespace: account for workload in content.workloads},
     )
     offload = offload_config(settings.load({}, {}, None))
     return launch_plan.forecast(content.workloads, content.skipped, known, offload, NOW)
@@ -137,6 +138,44 @@ def test_each_pod_of_a_server_has_the_whole_cap(kind):
     (plan,) = forecast(parse(manifest)).workloads
     assert (plan.verdict, plan.worst_case_usd) == ("allowed", 1.5)
     assert any(note.startswith("The launches of each pod cost at most 0.5 USD") for note in plan.notes)
+
+
+def gang_of_four(**asks):
+    spec = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
+    template = {"spec": {**POD["spec"], "subdomain": "ranks"}}
+    metadata = {"name": "j", "annotations": {**ASK, **asks}}
+    return parse({"kind": "Job", "metadata": metadata, "spec": {**spec, "template": template}})
+
+
+def roles_of_four(**asks):
+    rows = {"Master": {"replicas": 1, "template": POD}, "Worker": {"replicas": 3, "template": POD}}
+    metadata = {"name": "mnist", "annotations": {**ASK, **asks}}
+    return parse({"kind": "PyTorchJob", "metadata": metadata, "spec": {"pytorchReplicaSpecs": rows}})
+
+
+@pytest.mark.parametrize("gang", [gang_of_four, roles_of_four])
+def test_gang_with_a_cap_is_one_launch_that_may_use_all_of_it(gang):
+    result = forecast(gang(**{"skysail.dev/max-cost-usd": "5"}))
+    assert (result.verdict, result.worst_case_usd) == ("allowed", 5.0)
+    assert all("leaves no more" in plan.notes[-1] for plan in result.workloads)
+    lifetime = pytest.approx(5 / result.usd_per_hour * 3600)
+    assert [plan.lifetime_seconds for plan in result.workloads] == [lifetime] * len(result.workloads)
+
+
+@pytest.mark.parametrize("gang", [gang_of_four, roles_of_four])
+def test_gang_reserves_the_price_of_all_of_its_pods_once(gang):
+    result = forecast(gang(), maxInstances=4)
+    assert (result.verdict, result.worst_case_usd) == ("allowed", pytest.approx(result.usd_per_hour * 24))
+
+
+@pytest.mark.parametrize("gang", [gang_of_four, roles_of_four])
+def test_gang_starts_as_a_whole_or_not_at_all(gang):
+    running = Reservation(claim="other", usd=1.0, at="2026-11-18T11:00:00Z", instances=3)
+    for plan in forecast(gang(), SpendAccountStatus(reservations=(running,)), maxInstances=5).workloads:
+        assert (plan.verdict, plan.reason) == ("refused", "InstanceLimitReached")
+        assert plan.message.startswith("Namespace team has 3 instances")
+    for plan in forecast(gang(), maxInstances=3).workloads:
+        assert plan.message.startswith("The launch needs 4 instances")
 
 
 def test_other_kinds_are_named_as_not_planned():

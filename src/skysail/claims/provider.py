@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
@@ -351,18 +352,22 @@ class ClaimProvider:
     def _report_lifetime(self, spec: CloudInstanceSpec, members: tuple[GangMember, ...]) -> None:
         """Record an event on each pod that asks for more time than its instance gets."""
         lifetime = spec.max_lifetime_seconds or self._account.terms.max_lifetime
-        is_cloud = lifetime >= int(self._account.terms.max_lifetime)
-        limit = (
-            f"{self.name} allows no more" if is_cloud else "an OffloadPolicy (spec.maxDurationSeconds) allows no more"
-        )
+        limit = self._lifetime_limit(lifetime, members)
         for member in members:
             seconds = member.requirements.seconds
             if seconds is not None and seconds > lifetime:
-                note = (
-                    f"The instance ends after {lifetime:.0f} seconds, and the pod asks for {seconds:.0f}: {limit}. "
-                    "Save checkpoints, or split the work."
-                )
+                note = f"The instance ends after {lifetime:.0f} seconds, and the pod asks for {seconds:.0f}: {limit}"
                 self.record(member.run, EventReason.LIFETIME_LIMITED, note)
+
+    def _lifetime_limit(self, lifetime: float, members: tuple[GangMember, ...]) -> str:
+        """Return what limits the lifetime of the instance, with the fix."""
+        if lifetime >= int(self._account.terms.max_lifetime):
+            return f"{self.name} allows no more. Save checkpoints, or split the work."
+        asked = [(member.requirements.seconds, rank) for rank, member in enumerate(members)]
+        seconds, rank = min((seconds or math.inf, rank) for seconds, rank in asked)
+        if seconds <= lifetime:
+            return f"rank {rank} of its gang asks for no more. Ask for the same time in all ranks."
+        return "an OffloadPolicy (spec.maxDurationSeconds) allows no more. Save checkpoints, or split the work."
 
     async def _write(self, name: str, spec: CloudInstanceSpec) -> None:
         try:

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from skysail.base.names import Reason
+from skysail.base.names import EventReason, Reason
 from skysail.claims.gangs import GangMember, GangRef, shared_requirements
 from skysail.claims.plan.planner import plan
-from skysail.claims.requirements.cloud_requirements import CloudRequirements
+from skysail.claims.requirements.cloud_requirements import CloudRequirements, OfferLimits
 from skysail.claims.run_state import state_of
 from skysail.claims.snapshot import Observed, OwnerState
 from skysail.claims.tracking.owners import OwnerLookup
@@ -89,6 +89,34 @@ def test_prices_and_caps_are_those_of_all_ranks():
         pairs = zip(made.spec.candidates, alone.spec.candidates, strict=True)
         assert all(two.usd_per_hour == pytest.approx(2 * one.usd_per_hour) for two, one in pairs)
         assert made.spec.max_usd_per_hour == 100.0
+
+    run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy", "notes"),
+    [
+        ((3600.0, 3600.0), None, []),
+        ((3600.0, 7200.0), None, [(1, "asks for 7200: rank 0 of its gang asks for no more.")]),
+        ((7200.0, 3600.0), 5000.0, [(0, "asks for 7200: rank 1 of its gang asks for no more.")]),
+        ((3600.0, None), None, []),
+        ((None, 3600.0), 60.0, [(1, "an OffloadPolicy (spec.maxDurationSeconds) allows no more.")]),
+        ((3600.0, 7200.0), 60.0, [(rank, "an OffloadPolicy (spec.maxDurationSeconds)") for rank in range(2)]),
+        ((90000.0, 99000.0), None, [(rank, "cloud allows no more.") for rank in range(2)]),
+    ],
+)
+def test_rank_that_asks_for_more_time_than_it_gets_learns_who_limits_it(asked, policy, notes):
+    async def test() -> None:
+        gang, events = Gang(), []
+        gang.provider.requirements = lambda uid: CloudRequirements(seconds=asked[int(uid[-1])])
+        gang.provider.specs.limits = lambda _: OfferLimits(max_lifetime=policy)
+        gang.provider.record = lambda run, reason, text: events.append((run, reason, text))
+        await gang.come(0)
+        await gang.come(1)
+        assert [(run, reason) for run, reason, _ in events] == [
+            (RUNS[rank], EventReason.LIFETIME_LIMITED) for rank, _ in notes
+        ]
+        assert all(note in text for (_, note), (_, _, text) in zip(notes, events, strict=True))
 
     run_virtual(test)
 

@@ -49,8 +49,9 @@ class ReserveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Money for one launch. `usd_per_hour` is the price of all members, None if it is not known.
 
     `lifetime`: the longest time that the instance may live, in seconds. `paid`: cost of earlier instances of the same
-    claim. `object`: UID of the object whose launches share `max_cost_usd`. `instances`: number of instances of the
-    claim. `finish`: the budgets must cover the whole lifetime.
+    claim. `object`: UID of the object whose launches share `max_cost_usd`. `earlier_object`: UID under which an older
+    version of Skysail counted these launches, empty if it is the same. `instances`: number of instances of the claim.
+    `finish`: the budgets must cover the whole lifetime.
     """
 
     claim: str
@@ -58,6 +59,7 @@ class ReserveRequest(msgspec.Struct, frozen=True, kw_only=True):
     lifetime: float
     paid: float = 0.0
     object: str = ""
+    earlier_object: str = ""
     max_cost_usd: float | None = None
     instances: int = 1
     finish: bool = False
@@ -249,11 +251,12 @@ def _limits(
 
 def _object_limit(status: SpendAccountStatus, request: ReserveRequest, cap: float) -> _Limit:
     """Return what the object's own cap leaves. Such a cap never waits for the whole lifetime: it ends the instance."""
-    past = sum(total.usd for total in status.objects if total.uid == request.object)
+    uids = {request.object, request.earlier_object or request.object}
+    past = sum(total.usd for total in status.objects if total.uid in uids)
     held = sum(
         reservation.usd
         for reservation in status.reservations
-        if reservation.object == request.object and reservation.claim != request.claim
+        if reservation.object in uids and reservation.claim != request.claim
     )
     return _Limit(
         left=_round(cap - past - held),

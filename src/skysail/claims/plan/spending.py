@@ -189,6 +189,7 @@ def _request(claim: CloudInstance, usd_per_hour: float | None, lifetime: float) 
         lifetime=lifetime,
         paid=sum(earlier.usd for earlier in claim.status.earlier_instances),
         object=_capped_object(claim),
+        earlier_object=_direct_owner(claim),
         max_cost_usd=claim.spec.max_cost_usd,
         instances=claim.spec.instances,
     )
@@ -196,8 +197,13 @@ def _request(claim: CloudInstance, usd_per_hour: float | None, lifetime: float) 
 
 def _capped_object(claim: CloudInstance) -> str:
     """Return the UID of the object whose launches share the cap of the claim."""
+    return claim.spec.max_cost_uid or _direct_owner(claim)
+
+
+def _direct_owner(claim: CloudInstance) -> str:
+    """Return the UID of the Job of the claim, or of its owner. It had the cap of claims without `maxCostUID`."""
     owner = claim.spec.owner
-    return claim.spec.max_cost_uid or owner.job_uid or owner.uid
+    return owner.job_uid or owner.uid
 
 
 def _limited(limited_by: str, lifetime: float) -> tuple[Event, ...]:

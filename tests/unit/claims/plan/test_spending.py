@@ -9,7 +9,7 @@ import pytest
 
 from skysail.base.names import Annotation, Condition, EventReason, Reason
 from skysail.claims.limits.offload_policy import Budget
-from skysail.claims.limits.spend_account import SPEND_ACCOUNT, DayTotal, Reservation, SpendAccountStatus
+from skysail.claims.limits.spend_account import SPEND_ACCOUNT, DayTotal, ObjectTotal, Reservation, SpendAccountStatus
 from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.plan.planner import plan, refused
 from skysail.claims.requirements.cloud_requirements import CloudRequirements
@@ -199,6 +199,17 @@ def test_launch_with_a_cap_counts_all_launches_of_the_object(job, capped_uid, ob
     reserve, launch = plan(snapshot(capped, spending=facts(held(1.0, "other", object=object_)))).actions
     assert written(reserve).reservations[-1] == held(0.5, at="2026-11-15T12:00:00Z", object=object_)
     assert launch.launch_spec.max_lifetime == 1800.0
+
+
+@pytest.mark.parametrize(("uid", "left"), [("attempt-2", 0.75), ("tj", 0.75), ("else", 1.5)])
+def test_launch_with_a_cap_counts_launches_from_before_the_cap_was_shared(uid, left):
+    capped = wanted(spec={"max_cost_usd": 1.5, "max_cost_uid": "tj", "job_uid": "attempt-2"}, candidate=1)
+    status = SpendAccountStatus(
+        reservations=(held(0.5, "other", object=uid),), objects=(ObjectTotal(uid=uid, usd=0.25, day="2026-11-14"),)
+    )
+    known = msgspec.structs.replace(account(), status=status)
+    reserve, _ = plan(snapshot(capped, spending=facts(account=known))).actions
+    assert written(reserve).reservations[-1] == held(left, at="2026-11-15T12:00:00Z", object="tj")
 
 
 def both_pods(*kinds: str):

@@ -11,9 +11,11 @@ import msgspec
 class VolumeDeletion(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a call that deletes a volume. `problem` is a sentence, empty if the volume is deleted.
 
-    `is_final`: another call would have the same result.
+    `first_at`: when this process called the cloud for the first time. `at`: when the last call ended. `is_final`:
+    another call would have the same result.
     """
 
+    first_at: datetime
     at: datetime
     problem: str = ""
     is_final: bool = False

@@ -42,8 +42,9 @@ class VolumeDeletions:
         """Start a deletion, unless one of this volume is in progress."""
         key = (action.cloud, action.object.metadata.uid)
         if key not in self._tasks:
-            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._delete(action))
-            task.add_done_callback(lambda done: self._finished(action, done))
+            first_at = self._results[key].first_at if key in self._results else self._now()
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._delete(action, first_at))
+            task.add_done_callback(lambda done: self._finished(action, first_at, done))
 
     async def close(self) -> None:
         tasks = tuple(self._tasks.values())
@@ -51,20 +52,24 @@ class VolumeDeletions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _delete(self, action: DeleteCloudVolume) -> VolumeDeletion:
+    async def _delete(self, action: DeleteCloudVolume, first_at: datetime) -> VolumeDeletion:
+        problem, is_final = await self._call(action)
+        return VolumeDeletion(first_at=first_at, at=self._now(), problem=problem, is_final=is_final)
+
+    async def _call(self, action: DeleteCloudVolume) -> tuple[str, bool]:
+        """Return the problem, empty if the volume is deleted, and whether it is final."""
         metadata, account = action.object.metadata, self._accounts.get(action.cloud)
         if account is None:
-            return VolumeDeletion(at=self._now(), problem=f"Skysail has no account at {action.cloud}.")
+            return f"Skysail has no account at {action.cloud}.", False
         try:
             await account.delete_volume(metadata.namespace, volume_id(metadata.namespace, metadata.uid))
         except Gone:
-            return VolumeDeletion(at=self._now())
+            return "", False
         except ProviderError as error:
-            is_final = isinstance(error, Rejected | Unsupported)
-            return VolumeDeletion(at=self._now(), problem=str(error), is_final=is_final)
-        return VolumeDeletion(at=self._now())
+            return str(error), isinstance(error, Rejected | Unsupported)
+        return "", False
 
-    def _finished(self, action: DeleteCloudVolume, task: asyncio.Task[VolumeDeletion]) -> None:
+    def _finished(self, action: DeleteCloudVolume, first_at: datetime, task: asyncio.Task[VolumeDeletion]) -> None:
         metadata = action.object.metadata
         self._tasks.pop((action.cloud, metadata.uid), None)
         if task.cancelled():
@@ -72,7 +77,8 @@ class VolumeDeletions:
         extra = {"provider": action.cloud, "object": str(metadata.key)}
         if (error := task.exception()) is not None:
             log.error("volume deletion failed", exc_info=error, extra=extra)
-            result = VolumeDeletion(at=self._now(), problem="The deletion failed: see the operator's log.")
+            problem = "The deletion failed: see the operator's log."
+            result = VolumeDeletion(first_at=first_at, at=self._now(), problem=problem)
         else:
             result = task.result()
             log.info("volume deletion answered", extra={**extra, "problem": result.problem})

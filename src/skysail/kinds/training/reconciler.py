@@ -99,6 +99,7 @@ class TrainingJobReconciler:
         self._diagnostics = PodDiagnostics(client)
         self._caches = caches
         self._now = now
+        self._started_at = now()
         self._config = config
         self._gangs = GangObserver(client, caches.gangs, serves)
         self._is_settled = is_settled
@@ -120,6 +121,7 @@ class TrainingJobReconciler:
             gang=self._gangs.cached(job),
             config=self._config(),
             volume_deletions=self.volume_deletions(job.metadata.uid),
+            started_at=self._started_at,
         )
 
     async def _observe(self, job: TrainingJob, snapshot: Snapshot) -> Snapshot:

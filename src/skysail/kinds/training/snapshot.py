@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint was deleted with its PVC. The last two are read only if the next step depends on them. `claims`: claims
     of the current attempt's pods at clouds. `checkpoint_pvc`: the PVC for checkpoints, read only before the first
     attempt and if its retention changes. `volume_deletions`: deletions of the job's volumes at clouds, by cloud; one in
-    progress has no result.
+    progress has no result. `started_at`: when this process started.
     """
 
     object: TrainingJob
@@ -71,6 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     has_lost_checkpoint: bool = False
     checkpoint_pvc: Object | None = None
     volume_deletions: Mapping[str, VolumeDeletion | None] = msgspec.field(default_factory=dict)
+    started_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     def run(self, number: int) -> AttemptState:
         return AttemptState(

@@ -83,6 +83,19 @@ def test_deletion_without_account_is_a_problem_that_may_pass():
     virtual_time.run(test())
 
 
+@pytest.mark.parametrize("error", [OutcomeUnknown("No answer."), RuntimeError("a defect")])
+def test_repeated_deletion_keeps_the_time_of_the_first_call(error):
+    async def test() -> None:
+        harness = Harness()
+        harness.cloud.end_error = error
+        first = await harness.delete()
+        again = await harness.delete()
+        assert (first.first_at, again.first_at) == (NOW, NOW)
+        assert again.at == NOW + timedelta(seconds=1)
+
+    virtual_time.run(test())
+
+
 def test_results_are_forgotten_after_an_hour():
     async def test() -> None:
         harness = Harness()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -110,6 +111,14 @@ async def observed(of, *children, **answers):
 
 async def test_a_job_that_is_gone_is_no_snapshot():
     assert await TrainingJobReconciler(Client(Server({})), Caches.create(), lambda: NOW).observe(KEY) is None
+
+
+async def test_snapshot_knows_when_the_process_started():
+    times = iter((NOW, NOW + timedelta(minutes=5)))
+    caches = Caches.create()
+    caches.training.put(job(metadata={"deletion_timestamp": ago(3600)}))
+    snapshot = await TrainingJobReconciler(Client(Server({})), caches, lambda: next(times)).observe(KEY)
+    assert (snapshot.started_at, snapshot.now) == (NOW, NOW + timedelta(minutes=5))
 
 
 async def test_a_running_job_is_seen_without_a_question():

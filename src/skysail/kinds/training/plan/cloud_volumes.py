@@ -66,7 +66,7 @@ def plan_deletion(snapshot: Snapshot) -> Plan:
         return _release(job)
     status = record(snapshot, job.status)
     has_pods = any(not pod.is_finished for pod in snapshot.pods)
-    if _ORPHAN in job.metadata.finalizers or (has_pods and _is_overdue(snapshot)):
+    if _ORPHAN in job.metadata.finalizers or (has_pods and _are_pods_overdue(snapshot)):
         return _release(job, *(_retained(job, cloud, "Its pods still use it.") for cloud in status.cloud_volumes))
     if has_pods or not all(_is_late(each, snapshot) for each in snapshot.jobs):
         ends = tuple(Delete(JOB, each, foreground=True) for each in snapshot.jobs if not each.metadata.is_deleting)
@@ -114,7 +114,10 @@ def _delete_volumes(snapshot: Snapshot, clouds: tuple[str, ...]) -> Plan:
 def _is_settled(snapshot: Snapshot, cloud: str) -> bool:
     """Return whether the volume is deleted, or another attempt would be in vain."""
     result = snapshot.volume_deletions.get(cloud)
-    return result is not None and (not result.problem or result.is_final or _is_overdue(snapshot))
+    if result is None:
+        return False
+    # Count from our first call: the operator may have been away since the job was deleted.
+    return not result.problem or result.is_final or snapshot.now - result.first_at >= _TIMEOUT
 
 
 def _is_due(snapshot: Snapshot, cloud: str) -> bool:
@@ -130,11 +133,16 @@ def _is_late(job: Job, snapshot: Snapshot) -> bool:
     return deleted is not None and snapshot.now - attempts.parse_time(deleted) > _LATE
 
 
-def _is_overdue(snapshot: Snapshot) -> bool:
-    """Return whether the deletion of the job, or the end of its last pod, is due for too long."""
-    objects = (snapshot.object, *(pod for pod in snapshot.pods if not pod.is_finished))
-    due = [each.metadata.deletion_timestamp for each in objects if each.metadata.deletion_timestamp]
-    return bool(due) and snapshot.now - max(map(attempts.parse_time, due)) >= _TIMEOUT
+def _are_pods_overdue(snapshot: Snapshot) -> bool:
+    """Return whether the end of the last pod is due for too long. Until each Job is being deleted, no end is due.
+
+    Time before the start of this process does not count: pods at clouds do not end while no operator runs.
+    """
+    if any(not each.metadata.is_deleting for each in snapshot.jobs):
+        return False
+    objects = (snapshot.object, *snapshot.jobs, *(pod for pod in snapshot.pods if not pod.is_finished))
+    due = (each.metadata.deletion_timestamp for each in objects if each.metadata.deletion_timestamp)
+    return snapshot.now - max(snapshot.started_at, *map(attempts.parse_time, due)) >= _TIMEOUT
 
 
 def _release(job: TrainingJob, *notes: Event) -> Plan:

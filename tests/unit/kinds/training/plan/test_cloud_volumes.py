@@ -18,7 +18,7 @@ from tests.unit.kinds.training.builders import NOW, ago, attempt, child, job, po
 CONFIG = TrainingConfig(cloud_nodes={"modal.com": "modal", "runpod": "runpod"}, deletable_volumes=frozenset({"modal"}))
 OURS = Finalizer.CLOUD_VOLUME.value
 SAVED = LatestCheckpoint(path="/c/9", provider="modal")
-DONE = VolumeDeletion(at=NOW)
+DONE = VolumeDeletion(first_at=NOW, at=NOW)
 
 
 def of(retain: str = "Never", *, finalizers=(OURS,), going: float | None = None, phase="Running", clouds=(), **spec):
@@ -29,8 +29,14 @@ def of(retain: str = "Never", *, finalizers=(OURS,), going: float | None = None,
     return job(metadata=metadata, status=known, **{"checkpointDir": "/c", "checkpoint": {"retain": retain}, **spec})
 
 
-def planned(job_, *children, deletions=None, config=CONFIG):
-    return plan(snapshot(job_, *children, config=config, volume_deletions=deletions or {}))
+def planned(job_, *children, deletions=None, config=CONFIG, **known):
+    return plan(snapshot(job_, *children, config=config, volume_deletions=deletions or {}, **known))
+
+
+def failed(seconds_ago: float, *, first: float | None = None, **more):
+    """Return a call that had no success so many seconds ago. The first one began `first` seconds ago."""
+    at, first_at = (NOW - timedelta(seconds=each) for each in (seconds_ago, seconds_ago if first is None else first))
+    return {"modal": VolumeDeletion(first_at=first_at, at=at, problem="No answer.", **more)}
 
 
 def at(node: str, phase: str = "Running", **metadata):
@@ -130,14 +136,11 @@ def test_deletion_calls_each_cloud_once_waits_and_then_lets_the_job_go():
 
 
 def test_deletion_that_failed_is_repeated_after_a_pause_and_given_up_after_minutes():
-    def failed(seconds_ago: float, **more):
-        return {"modal": VolumeDeletion(at=NOW - timedelta(seconds=seconds_ago), problem="No answer.", **more)}
-
     going = of(going=60, clouds=("modal",))
     assert planned(going, deletions=failed(1)).actions == ()
     assert [type(action) for action in planned(going, deletions=failed(11)).actions] == [DeleteCloudVolume]
     for made in (
-        planned(of(going=601, clouds=("modal",)), deletions=failed(1)),
+        planned(of(going=601, clouds=("modal",)), deletions=failed(1, first=600)),
         planned(going, deletions=failed(1, is_final=True)),
     ):
         assert finalizers(made) == [()]
@@ -175,6 +178,30 @@ def test_deletion_does_not_wait_for_ever_for_a_pod_that_does_not_end():
     assert finalizers(planned(of(going=2000, clouds=("modal",)), lost)) == []
     lost = at("modal.com", deletionTimestamp=ago(601))
     assert finalizers(planned(of(going=2000, clouds=("modal",)), lost)) == [()]
+
+
+def test_deletion_while_the_operator_was_away_begins_with_the_end_of_the_jobs():
+    going = of(going=3600, clouds=("modal",))
+    made = planned(going, child(going), at("modal.com"))
+    assert ([type(action) for action in made.actions], made.events) == ([Delete], ())
+    asked = child(going, deletionTimestamp=ago(599))
+    assert planned(going, asked, at("modal.com")).actions == ()
+    asked = child(going, deletionTimestamp=ago(601))
+    assert finalizers(planned(going, asked, at("modal.com"))) == [()]
+
+
+def test_deletion_while_the_operator_was_away_gives_pods_at_clouds_time_to_end():
+    going = of(going=3600, clouds=("modal",))
+    children = child(going, deletionTimestamp=ago(3600)), at("modal.com", deletionTimestamp=ago(3600))
+    assert planned(going, *children, started_at=NOW - timedelta(seconds=599)).actions == ()
+    assert finalizers(planned(going, *children, started_at=NOW - timedelta(seconds=601))) == [()]
+
+
+def test_deletion_while_the_operator_was_away_is_not_given_up_after_one_call():
+    going = of(going=3600, clouds=("modal",))
+    assert planned(going, deletions=failed(1)).actions == ()
+    assert [type(action) for action in planned(going, deletions=failed(11, first=599)).actions] == [DeleteCloudVolume]
+    assert finalizers(planned(going, deletions=failed(1, first=600))) == [()]
 
 
 def test_deletion_without_our_finalizer_is_left_to_the_garbage_collector():

@@ -52,6 +52,7 @@ class TrainingModule:
         self._authority = authority
         self._cloud_nodes = {name: node.provider for name, node in settings.nodes.items()}
         self._deletable_volumes: frozenset[str] = frozenset()
+        self._missing_accounts: frozenset[str] = frozenset()
         self.enqueue: Callable[[Key], None] = lambda _: None
         self.caches = Caches.create()
         self.status_writer = StatusWriter(client, self.caches.training, now=clock.now, rng=rng)
@@ -73,6 +74,7 @@ class TrainingModule:
         self._deletable_volumes = frozenset(
             name for name, account in accounts.items() if account.features.volume_deletion
         )
+        self._missing_accounts = frozenset(self._cloud_nodes.values()) - accounts.keys()
 
     def application(self) -> web.Application:
         """Return the server to which pods report progress."""
@@ -91,7 +93,9 @@ class TrainingModule:
         if is_progress_enabled(self._settings):
             server = f"https://{host(self._settings)}:{self._settings.progress_port}"
             reporting = ProgressEndpoint(server, self._authority().decode())
-        return TrainingConfig(reporting, stall, self._cloud_nodes, self._deletable_volumes)
+        return TrainingConfig(
+            reporting, stall, self._cloud_nodes, self._deletable_volumes, missing_accounts=self._missing_accounts
+        )
 
 
 def is_progress_enabled(settings: Settings) -> bool:

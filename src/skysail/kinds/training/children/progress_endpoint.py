@@ -34,13 +34,15 @@ class TrainingConfig(msgspec.Struct, frozen=True):
     """Settings for all TrainingJobs. Without `reporting` there is no progress server.
 
     `cloud_nodes`: providers by the names of the nodes that stand for clouds. `deletable_volumes`: providers at which
-    volumes with checkpoints can be deleted.
+    volumes with checkpoints can be deleted. `missing_accounts`: providers of these nodes without an account, because
+    their credentials are missing or cannot be read. A later process may have one.
     """
 
     reporting: ProgressEndpoint | None = None
     stall: timedelta = timedelta(minutes=15)
     cloud_nodes: Mapping[str, str] = msgspec.field(default_factory=dict)
     deletable_volumes: frozenset[str] = frozenset()
+    missing_accounts: frozenset[str] = frozenset()
 
 
 def path(key: Key) -> str:

@@ -85,12 +85,21 @@ def _finalizer_change(snapshot: Snapshot) -> SetFinalizers | None:
 
 def _wants_finalizer(snapshot: Snapshot) -> bool:
     """Return whether a deletion of the job may have to delete a volume."""
-    job, deletable = snapshot.object, snapshot.config.deletable_volumes
+    job, deletable = snapshot.object, _deletable(snapshot)
     if _retain(job) == "Always":
         return False
     if any(cloud in deletable for cloud in job.status.cloud_volumes):
         return True
     return bool(deletable) and job.status.phase not in _FINISHED and has_cloud_volume(job)
+
+
+def _deletable(snapshot: Snapshot) -> frozenset[str]:
+    """Return the clouds at which volumes of this job can be deleted, now or with the next account.
+
+    A missing account adds no finalizer and removes none: the credentials may only be unreadable for a moment.
+    """
+    config, has = snapshot.config, Finalizer.CLOUD_VOLUME in snapshot.object.metadata.finalizers
+    return config.deletable_volumes | config.missing_accounts if has else config.deletable_volumes
 
 
 def _delete_volumes(snapshot: Snapshot, clouds: tuple[str, ...]) -> Plan:
@@ -167,7 +176,7 @@ def _outlives(job: TrainingJob) -> bool:
 
 def _with_condition(snapshot: Snapshot, status: TrainingJobStatus) -> TrainingJobStatus:
     """Set `CloudVolumeRetained` while a cloud keeps a volume that the spec wants deleted. Otherwise remove it."""
-    retain, deletable = _retain(snapshot.object), snapshot.config.deletable_volumes
+    retain, deletable = _retain(snapshot.object), _deletable(snapshot)
     kept = [cloud for cloud in status.cloud_volumes if cloud not in deletable]
     if kept and retain != "Always":
         message = (

@@ -16,6 +16,7 @@ from skysail.kinds.training.plan.planner import plan
 from tests.unit.kinds.training.builders import NOW, ago, attempt, child, job, pod, snapshot, status
 
 CONFIG = TrainingConfig(cloud_nodes={"modal.com": "modal", "runpod": "runpod"}, deletable_volumes=frozenset({"modal"}))
+NO_ACCOUNT = TrainingConfig(cloud_nodes=CONFIG.cloud_nodes, missing_accounts=frozenset({"modal"}))
 OURS = Finalizer.CLOUD_VOLUME.value
 SAVED = LatestCheckpoint(path="/c/9", provider="modal")
 DONE = VolumeDeletion(first_at=NOW, at=NOW)
@@ -87,6 +88,32 @@ def test_finalizer_is_not_added_where_no_volume_is_deleted(new, config):
 )
 def test_finalizer_goes_when_nothing_is_left_to_delete(changed):
     assert finalizers(planned(changed)) == [()]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [of("Never", clouds=("modal",)), of("OnFailure", phase="Succeeded", clouds=("modal", "runpod")), of("Never")],
+    ids=["runs there", "succeeded there", "not there yet"],
+)
+def test_finalizer_stays_while_the_account_of_a_cloud_is_missing(known):
+    made = planned(known, config=NO_ACCOUNT)
+    assert finalizers(made) == []
+    assert not [row for row in made.status.conditions if "modal" in row.message and row.type == "CloudVolumeRetained"]
+    assert not [event for event in made.events if "modal" in event.message]
+
+
+def test_missing_account_adds_no_finalizer():
+    made = planned(of("Never", finalizers=(), clouds=("modal",)), config=NO_ACCOUNT)
+    assert (finalizers(made), [event.reason for event in made.events]) == ([], ["CloudVolumeRetained"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [of("Always", clouds=("modal",)), of("Never", phase="Succeeded"), of(phase="Succeeded", clouds=("runpod",))],
+    ids=["Always", "never at a cloud", "only at another cloud"],
+)
+def test_missing_account_keeps_no_finalizer_that_deletes_nothing(changed):
+    assert finalizers(planned(changed, config=NO_ACCOUNT)) == [()]
 
 
 def test_clouds_of_all_pods_are_recorded_once():

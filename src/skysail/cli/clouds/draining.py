@@ -6,6 +6,9 @@
 3. Wait until the operator has terminated each instance and deleted its claim.
 4. Remove the finalizers from our other kinds, so that nothing hangs after the operator is gone.
 
+The finalizer for volumes at clouds stays while an operator runs: it would add it again, and it still has to delete the
+volumes of jobs that are being deleted. `skysail clean-up` removes it after the operator is gone.
+
 Only the operator has credentials for clouds. Without one, only claims that certainly have no instance are released.
 """
 
@@ -26,6 +29,7 @@ from skysail.cli import cluster
 from skysail.cli.clouds import cloud_objects
 from skysail.cli.clouds.cloud_objects import CloudNode
 from skysail.core import conditions
+from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kube import leader_election
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Object
@@ -167,7 +171,9 @@ class _Drain:
             left = await self._release_unlaunched()
         else:
             left = await self._end_all()
-        finalizers = await self._remove_finalizers(with_remote=not left)
+        holders = await self._volume_holders()
+        has_released = not left and self._before.has_operator is False
+        finalizers = await self._remove_finalizers(with_remote=not left, with_volumes=has_released)
         ended = [claim for claim in self._seen.values() if self._was_ended(claim, left)]
         return DrainReport(
             policy=POLICY,
@@ -178,7 +184,7 @@ class _Drain:
             left=tuple(_left_report(claim) for claim in left),
             finalizers=finalizers,
             problems=await self._orphans(),
-            notes=self._missing_operator(has_left=bool(left)),
+            notes=(*self._missing_operator(has_left=bool(left)), *_volume_notes(holders, has_released=has_released)),
         )
 
     async def _stop_launches(self) -> None:
@@ -244,11 +250,20 @@ class _Drain:
             await strip(self._client, CLOUD_INSTANCE, claim, {Finalizer.CLAIM.value})
         return left
 
-    async def _remove_finalizers(self, *, with_remote: bool) -> tuple[str, ...]:
+    async def _volume_holders(self) -> tuple[str, ...]:
+        """Return the TrainingJobs by whose finalizer the operator deletes volumes at clouds."""
+        with contextlib.suppress(NotFound, NotServed):
+            jobs = await self._client.list_objects(TRAINING_JOB.resource, "", {}, Object)
+            return tuple(str(job.metadata.key) for job in jobs if Finalizer.CLOUD_VOLUME in job.metadata.finalizers)
+        return ()
+
+    async def _remove_finalizers(self, *, with_remote: bool, with_volumes: bool) -> tuple[str, ...]:
         """Remove finalizers from our kinds other than claims. Returns the objects that had one."""
         removable = {name.value for name in LegacyFinalizer}
         if with_remote:
-            removable |= {Finalizer.REMOTE.value, Finalizer.CLOUD_VOLUME.value}
+            removable.add(Finalizer.REMOTE.value)
+        if with_volumes:
+            removable.add(Finalizer.CLOUD_VOLUME.value)
         stripped: list[str] = []
         for kind in _USER_KINDS:
             with contextlib.suppress(NotFound, NotServed):
@@ -305,6 +320,20 @@ async def strip(client: Client, kind: CustomKind, object_: Object, removable: Co
             await client.merge_patch(kind.resource, metadata.namespace, metadata.name, patch, Object)
             return
     raise ApiError(409, "Conflict", f"{kind.resource.kind} {metadata.key} changes too often")
+
+
+def _volume_notes(holders: Sequence[str], *, has_released: bool) -> tuple[str, ...]:
+    """Return what follows for volumes of these TrainingJobs at clouds."""
+    if not holders:
+        return ()
+    names = ", ".join(holders)
+    if has_released:
+        return (f"Released {len(holders)} TrainingJobs: delete their volumes at clouds yourself: {names}.",)
+    message = (
+        f"{len(holders)} TrainingJobs keep the finalizer {Finalizer.CLOUD_VOLUME}, by which the operator deletes their "
+        f"volumes at clouds: run `skysail clean-up` after you have uninstalled it: {names}."
+    )
+    return (message,)
 
 
 async def _pods(client: Client, nodes: Iterable[CloudNode]) -> tuple[Object, ...]:

@@ -39,7 +39,8 @@ def drain(
     """End everything that costs money at clouds, for example before Skysail is uninstalled.
 
     Stops all launches, deletes the pods on the nodes of clouds and waits until the operator has terminated their
-    instances. Then removes Skysail's finalizers. Exit code 1 if something is left.
+    instances. Then removes Skysail's finalizers; while an operator runs, those for volumes at clouds stay. Exit code 1
+    if something is left.
     """
     import msgspec
 

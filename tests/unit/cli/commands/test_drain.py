@@ -162,12 +162,55 @@ def test_drain_removes_finalizers_of_other_kinds_when_nothing_is_left(api):
     Operator(api)
     own = {"name": "e", "namespace": "default", "finalizers": [Finalizer.REMOTE, "example.com/other"]}
     api.create(MODAL_ENDPOINT.resource, {"metadata": own, "spec": {}})
-    legacy = {"name": "t", "namespace": "default", "finalizers": [LegacyFinalizer.TRAINING_JOB, Finalizer.CLOUD_VOLUME]}
+    legacy = {"name": "t", "namespace": "default", "finalizers": [LegacyFinalizer.TRAINING_JOB]}
     api.create(TRAINING_JOB.resource, {"metadata": legacy, "spec": {}})
     shown = json.loads(run(api, "--yes", "-o", "json"))
     assert sorted(shown["finalizers"]) == ["ModalEndpoint default/e", "TrainingJob default/t"]
     assert api.objects(MODAL_ENDPOINT.resource)[0]["metadata"]["finalizers"] == ["example.com/other"]
     assert not api.objects(TRAINING_JOB.resource)[0]["metadata"].get("finalizers")
+
+
+def add_training(api: ServedApi, name: str, *finalizers: str) -> None:
+    metadata = {"name": name, "namespace": "default", "finalizers": list(finalizers)}
+    api.create(TRAINING_JOB.resource, {"metadata": metadata, "spec": {}})
+
+
+def kept_finalizers(api: ServedApi) -> dict[str, list[str]]:
+    return {
+        row["metadata"]["name"]: row["metadata"].get("finalizers", []) for row in api.objects(TRAINING_JOB.resource)
+    }
+
+
+def test_drain_leaves_volumes_at_clouds_to_an_operator_that_runs(api):
+    Operator(api)
+    add_training(api, "deleted", LegacyFinalizer.TRAINING_JOB, Finalizer.CLOUD_VOLUME)
+    add_training(api, "runs", Finalizer.CLOUD_VOLUME)
+    add_training(api, "plain")
+    (deleted,) = [row for row in api.objects(TRAINING_JOB.resource) if row["metadata"]["name"] == "deleted"]
+    api.call(lambda: api.world.delete(api.world.kinds[TRAINING_JOB.resource], deleted, DeleteOptions(), WRITE))
+    shown = json.loads(run(api, "--yes", "-o", "json"))
+    volume = [Finalizer.CLOUD_VOLUME.value]
+    assert kept_finalizers(api) == {"deleted": volume, "runs": volume, "plain": []}
+    assert shown["finalizers"] == ["TrainingJob default/deleted"]
+    (note,) = shown["notes"]
+    assert note.startswith("2 TrainingJobs keep the finalizer skysail.dev/cloud-volume")
+    assert note.endswith("run `skysail clean-up` after you have uninstalled it: default/deleted, default/runs.")
+
+
+def test_drain_without_operator_releases_volumes_at_clouds_and_says_so(api, monkeypatch):
+    monkeypatch.setattr(draining, "_RENEWAL_SECONDS", 0.1)
+    add_training(api, "t", Finalizer.CLOUD_VOLUME)
+    shown = json.loads(run(api, "--yes", "-o", "json"))
+    assert kept_finalizers(api) == {"t": []}
+    assert shown["finalizers"] == ["TrainingJob default/t"]
+    assert shown["notes"][-1] == "Released 1 TrainingJobs: delete their volumes at clouds yourself: default/t."
+
+
+def test_drain_without_right_to_the_lease_leaves_volumes_at_clouds(api):
+    add_training(api, "t", Finalizer.CLOUD_VOLUME)
+    api.forbidden = {"leases"}
+    run(api, "--yes")
+    assert kept_finalizers(api) == {"t": [Finalizer.CLOUD_VOLUME.value]}
 
 
 def test_drain_without_operator_releases_only_claims_without_instance(api, monkeypatch):

@@ -8,7 +8,8 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from functools import partial
-from typing import Literal
+from itertools import takewhile
+from typing import Any, Literal
 
 import modal
 import msgspec
@@ -24,6 +25,10 @@ _RETRY_SECONDS = 1.0
 _MAX_PENDING = 256
 _STORED_ENTRIES = 20_000
 _STORED_SECONDS = 60.0
+# Number of bytes by which the place of a reader is found in the stored end of an output.
+_MAX_END = 4096
+# Entries of this time before the last reading may be unread: clocks differ, and a reader may be behind.
+_UNREAD_SECONDS = 60.0
 
 # How a reading of a stream ended: it has to be reopened, its sandbox is gone, or it was read to its end.
 _ReadEnd = Literal["broken", "gone", "complete"]
@@ -34,12 +39,13 @@ log = logging.getLogger(__name__)
 class _Place(msgspec.Struct, frozen=True):
     """A place in a stream: where Modal resumes, and the bytes before it. They are unknown in the middle of a stream.
 
-    `at` is when the output before it was read, in seconds since 1970; 0 if none was.
+    `at` is when the output before it was read, in seconds since 1970; 0 if none was. `end` are its last bytes.
     """
 
     position: str = ""
     offset: int | None = 0
     at: float = 0.0
+    end: bytes = b""
 
 
 class SandboxOutput:
@@ -114,7 +120,7 @@ class SandboxOutput:
     ) -> None:
         """Copy the stored output of a sandbox whose worker is gone, after the bytes that were read from the stream.
 
-        If Modal returns only the end of a long output, the number of bytes before it is unknown. Then the time decides.
+        If Modal returns only the end of a long output, the number of bytes before it is unknown.
         """
         try:
             async with asyncio.timeout(_STORED_SECONDS):
@@ -123,18 +129,14 @@ class SandboxOutput:
             extra = {"instance": sandbox.object_id, "stream": stream, "why": errors.text(error)}
             log.warning("stored output of sandbox not read", extra=extra)
             return
-        if len(entries) >= _STORED_ENTRIES:
-            for entry in entries:
-                if (at := entry.timestamp.timestamp()) > place.at:
-                    await queue.put(Output(stream, at, entry.message.encode(), None))
-            return
-        read, offset = place.offset or 0, 0
+        is_whole = len(entries) < _STORED_ENTRIES
+        read, offset = (place.offset or 0) if is_whole else _bytes_read(entries, place), 0
         for entry in entries:
             data = entry.message.encode()
-            unread = data[max(0, read - offset) :]
+            unread, offset = data[max(0, read - offset) :], offset + len(data)
             if unread:
-                await queue.put(Output(stream, entry.timestamp.timestamp(), unread, offset + len(data) - len(unread)))
-            offset += len(data)
+                before = offset - len(unread) if is_whole else None
+                await queue.put(Output(stream, entry.timestamp.timestamp(), unread, before))
 
     async def _copy_once(
         self, sandbox: modal.Sandbox, stream: Stream, place: _Place, queue: asyncio.Queue[Output | None]
@@ -152,7 +154,8 @@ class SandboxOutput:
                     at = self._now()
                     await queue.put(Output(stream, at, chunk.data, offset))
                 read = None if offset is None else offset + len(chunk.data)
-                place = _Place(chunk.position or place.position, read, at)
+                end = (place.end + chunk.data)[-_MAX_END:]
+                place = _Place(chunk.position or place.position, read, at, end)
                 self._positions[sandbox.object_id, stream] = place.position
                 if chunk.is_end:
                     return place, "complete"
@@ -176,3 +179,16 @@ class SandboxOutput:
         log.debug("output of sandbox interrupted, reopened", extra=extra)
         await asyncio.sleep(_RETRY_SECONDS)
         return isinstance(errors.of_read(error), Gone) and await self._inventory.has_ended(sandbox_id)
+
+
+def _bytes_read(entries: list[Any], place: _Place) -> int:
+    """Return how many bytes of the stored end of an output were read before.
+
+    The first match of the last bytes that were read decides, without a match the time: a repeated line is better than
+    a lost one.
+    """
+    messages = [(entry.timestamp.timestamp(), entry.message.encode()) for entry in entries]
+    begin = b"".join(data for _, data in messages).find(place.end) if place.end else -1
+    if begin >= 0:
+        return begin + len(place.end)
+    return sum(len(data) for _, data in takewhile(lambda message: message[0] <= place.at - _UNREAD_SECONDS, messages))

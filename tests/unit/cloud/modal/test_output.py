@@ -59,3 +59,34 @@ async def test_stored_output_of_which_modal_returns_only_the_end_repeats_no_line
     output = SandboxOutput(Inventory(stored, seconds=1.0), now=lambda: 5.5)
     pieces = [piece async for piece in output.replay("sb-1")]
     assert b"".join(piece.data for piece in pieces) == "".join(stored).encode()
+
+
+@pytest.mark.parametrize("read_at", [10.0, 24.5, 5000.0], ids=["slow clock", "at once", "late"])
+async def test_stored_output_of_which_modal_returns_only_the_end_continues_behind_the_bytes_that_were_read(
+    monkeypatch, read_at
+):
+    """Between the last line that was read and the reading of it, 500 more lines were written."""
+
+    async def read_output(_sandbox, stream, position):
+        if stream == "stdout" and not position:
+            yield LogChunk(b"18998\n", "entry-1")
+            yield LogChunk(b"18999\n190", "entry-2")
+
+    monkeypatch.setattr(internals, "read_output", read_output)
+    stored = [f"{number}\n" for number in range(20_000)]
+    output = SandboxOutput(Inventory(stored, seconds=0.001), now=lambda: read_at)
+    pieces = [piece async for piece in output.replay("sb-1")]
+    assert b"".join(piece.data for piece in pieces) == "".join(stored[18_998:]).encode()
+    assert {piece.offset for piece in pieces[2:]} == {None}, "the number of bytes before the stored end is unknown"
+
+
+async def test_stored_output_without_the_bytes_that_were_read_is_copied_from_a_minute_before_the_reading(monkeypatch):
+    async def read_output(_sandbox, stream, position):
+        if stream == "stdout" and not position:
+            yield LogChunk(b"not stored\n", "entry-1")
+
+    monkeypatch.setattr(internals, "read_output", read_output)
+    stored = [f"{number}\n" for number in range(20_000)]
+    output = SandboxOutput(Inventory(stored, seconds=1.0), now=lambda: 5.0 + 19_000.0)
+    pieces = [piece async for piece in output.replay("sb-1")]
+    assert b"".join(piece.data for piece in pieces[1:]) == "".join(stored[18_941:]).encode()

@@ -156,9 +156,9 @@ class WebInventory:
 
     def _count_from_now(self, app: DeployedApp, claim: str) -> None:
         """Bill a claim that has its App back from now on: until now, a newer claim has paid."""
-        meter = self._meters.get(tags_module.instance_id(app.app_id, claim))
-        if meter is not None:
-            meter.at = self._now()
+        # Also after a restart: without a meter, the next sample bills the time since the newer claim began.
+        meter = self._meters.setdefault(tags_module.instance_id(app.app_id, claim), _Meter())
+        meter.at = self._now()
 
     async def _handles(self) -> list[modal.App]:
         """Return the live Apps of the cluster."""

@@ -71,3 +71,18 @@ async def test_app_that_goes_back_is_not_billed_twice():
     clock.now += 10.0
     of.end(app(count=1), "c1")
     assert usd(of) == pytest.approx((10 * 1 + 10 * 4) * 0.001)
+
+
+async def test_inventory_app_that_goes_back_after_a_restart_is_not_billed_twice():
+    clock = Clock()
+    of = inventory(clock)
+    clock.now += 36_000.0
+    newer = app(count=1, claim="c2", earlier=("c1",))
+    await of._instances(newer)
+    of.end(newer, "c2")
+    clock.now += 10.0
+    await of._instances(app(count=1))
+    clock.now += 5.0
+    of.end(app(count=1), "c1")
+    assert of._ended[instance_id("ap-1", "c2")].usd_total == pytest.approx(36_000 * 4 * 0.001)
+    assert usd(of) == pytest.approx((10 * 1 + 5 * 4) * 0.001)

@@ -25,6 +25,8 @@ AnyFunction = modal.Function[Any, Any, Any]
 _CALL_SECONDS = 20.0
 # An App that is read for longer is unreadable in a listing, so that the others are listed in time.
 _LISTED_SECONDS = 10.0
+# All Apps of a listing together: a poll that takes 30 seconds fails as a whole.
+_LISTING_SECONDS = 15.0
 _SAMPLE_SECONDS = 5.0
 _MAX_CONCURRENT = 8
 # Without a sample for this long, all containers count as billed.
@@ -77,6 +79,8 @@ class WebInventory:
         self._ended: dict[str, Instance] = {}
         # Claims of each live App by its tags when they were last read.
         self._claims: dict[str, tuple[str, ...]] = {}
+        # Ids of Apps whose last reading failed or did not end in time.
+        self._slow: set[str] = set()
         # Names of Apps that this process deploys now.
         self.deploying: set[str] = set()
         # Names of second Apps by which this process checks a revision now.
@@ -88,33 +92,50 @@ class WebInventory:
         The claims of an App that cannot be read are unreadable. They do not hide the others. If such an App was never
         read, its claims are not known, and the inventory is not complete.
         """
+        handles = await self._handles()
+        ids = _ids(handles)
+        self._claims = {app_id: self._claims[app_id] for app_id in self._claims.keys() & ids}
+        self._slow &= ids
+        read = await self._read_all(handles)
+        if ids - read.keys():
+            log.warning("apps not read in time, others listed", extra={"apps": sorted(ids - read.keys())})
+        unknown = [handle.name or "" for handle in handles if handle.app_id not in read.keys() | self._claims.keys()]
+        problem = f"Modal does not return the state of App {min(unknown)}." if unknown else ""
+        instances = (*(row for rows in read.values() for row in rows), *self._recently_ended(read))
+        return Inventory(instances, not unknown, problem, unreadable=self._unreadable(ids - read.keys()))
+
+    async def _read_all(self, handles: list[modal.App]) -> dict[str, list[Instance]]:
+        """Return the instances of the Apps that Modal returns in time. Those that were slow the last time come last."""
+        read: dict[str, list[Instance]] = {}
         limit = asyncio.Semaphore(_MAX_CONCURRENT)
-        found: list[Instance] = []
-        unreadable: set[str] = set()
-        unknown: list[str] = []
 
         async def look(handle: modal.App) -> None:
-            try:
-                async with limit:
+            app_id = handle.app_id or ""
+            async with limit:
+                self._slow.add(app_id)
+                try:
                     looking = self._look(handle)
-                    found.extend(await errors.bounded(looking, _LISTED_SECONDS, "return the state of an App"))
-            except (ProviderError, TimeoutError) as error:
-                app_id = handle.app_id or ""
-                log.warning("app not read, others listed", extra={"app": app_id, "why": str(error)})
-                if app_id not in self._claims:
-                    unknown.append(handle.name or app_id)
-                for claim in self._claims.get(app_id, ()):
-                    unreadable.update({claim, tags_module.instance_id(app_id, claim)})
+                    read[app_id] = await errors.bounded(looking, _LISTED_SECONDS, "return the state of an App")
+                except (ProviderError, TimeoutError) as error:
+                    log.info("app not read", extra={"app": app_id, "why": str(error)})
+                else:
+                    self._slow.discard(app_id)
 
-        handles = await self._handles()
-        self._claims = {app_id: self._claims[app_id] for app_id in self._claims.keys() & _ids(handles)}
-        await asyncio.gather(*map(look, handles))
+        order = sorted(handles, key=lambda handle: handle.app_id in self._slow)
+        await _run_all([asyncio.ensure_future(look(handle)) for handle in order])
+        return read
+
+    def _recently_ended(self, read: dict[str, list[Instance]]) -> list[Instance]:
+        """Forget the instances that ended long ago, and return the others that are not listed."""
         oldest = self._now() - _REMEMBERED_SECONDS
         self._ended = {id_: row for id_, row in self._ended.items() if (row.ended or 0.0) > oldest}
-        listed = {instance.id for instance in found}
-        ended = (row for id_, row in self._ended.items() if id_ not in listed)
-        problem = f"Modal does not return the state of App {min(unknown)}." if unknown else ""
-        return Inventory((*found, *ended), complete=not unknown, problem=problem, unreadable=frozenset(unreadable))
+        listed = {row.id for rows in read.values() for row in rows}
+        return [row for id_, row in self._ended.items() if id_ not in listed]
+
+    def _unreadable(self, app_ids: set[str]) -> frozenset[str]:
+        """Return the names and instances of the claims that these Apps had when they were last read."""
+        claims = [(app_id, claim) for app_id in app_ids for claim in self._claims.get(app_id, ())]
+        return frozenset(name for app_id, claim in claims for name in (claim, tags_module.instance_id(app_id, claim)))
 
     async def get(self, instance: str) -> Instance | None:
         """Return one instance. Returns None if Modal does not have it, or if its claim has handed the App over."""
@@ -231,6 +252,18 @@ class WebInventory:
             return
         id_ = tags_module.instance_id(app.app_id, app.tags.claim)
         self._meters.setdefault(id_, _Meter()).add(self._now(), stats.num_total_runners, app.tags)
+
+
+async def _run_all(tasks: list[asyncio.Future[None]]) -> None:
+    """Run the tasks until all have ended, or until the listing has to end. Raises the first error."""
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=_LISTING_SECONDS) if tasks else ((), ())
+        for task in done:
+            task.result()
+    finally:
+        # A cancelled call of the SDK may clean up for longer than the listing can wait.
+        for task in tasks:
+            task.cancel()
 
 
 def _ids(handles: Iterable[modal.App]) -> set[str]:

@@ -2,7 +2,7 @@
 
 A port belongs to one port of one claim. It is written into the claim's status, which tenants cannot write. A released
 port rests for ten minutes, so that no stale EndpointSlice and no open connection leads to the next claim. A namespace
-gets no more ports than are free, so that others find some.
+gets no more ports than are free, so that others find some. Ports that rest count for the namespace that had them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,6 +42,13 @@ class _Page(Object, frozen=True, gc=False):
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class _Release(NamedTuple):
+    """Release of a port. The namespace is empty if an earlier version of Skysail has recorded it."""
+
+    namespace: str
+    at: datetime
+
+
 class BridgePorts:
     """Allocation of bridge ports in the leader. The claims in the cache are the truth about ports in use.
 
@@ -64,7 +72,7 @@ class BridgePorts:
         self._holders: dict[int, set[str]] = {}
         self._held: Counter[str] = Counter()
         self._proposed: dict[tuple[str, Target], int] = {}
-        self._released: dict[int, datetime] = {}
+        self._released: dict[int, _Release] = {}
         self._loading = asyncio.Lock()
         self._is_loaded = False
         self._news = asyncio.Event()
@@ -77,7 +85,7 @@ class BridgePorts:
                 return
             try:
                 page = await self._client.get(CONFIG_MAP, self._namespace, NAME, _Page)
-                released = msgspec.json.decode(page.data.get("released", "{}"), type=dict[int, datetime])
+                released = _decode(page.data.get("released", "{}"))
             except NotFound:
                 released = {}
             except msgspec.MsgspecError as error:
@@ -97,11 +105,10 @@ class BridgePorts:
         known = self._proposed.get((claim, target))
         if known is not None and known not in self._holders:
             return known
-        now = self._now()
-        resting = {port for port, at in self._released.items() if at + REST > now}
-        taken = self._holders.keys() | self._proposed.values() | resting
+        resting = self._resting()
+        taken = self._holders.keys() | self._proposed.values() | resting.keys()
         count = LAST_PORT - FIRST_PORT + 1
-        if count - len(taken) <= self._namespace_total(self._namespace_of(claim)):
+        if count - len(taken) <= self._namespace_total(self._namespace_of(claim), resting):
             return None
         port = self._rng.randint(FIRST_PORT, LAST_PORT)
         while port in taken:
@@ -113,12 +120,21 @@ class BridgePorts:
         found = self._claims.get(Key("", claim))
         return found.spec.owner.namespace if found is not None else ""
 
-    def _namespace_total(self, namespace: str) -> int:
-        """Return how many ports the claims of a namespace have, or will have soon. Returns 0 for an unknown one."""
+    def _resting(self) -> dict[int, str]:
+        """Return the ports that rest, with the namespaces that had them."""
+        since = self._now() - REST
+        return {port: release.namespace for port, release in self._released.items() if release.at > since}
+
+    def _namespace_total(self, namespace: str, resting: dict[int, str]) -> int:
+        """Return how many ports the claims of a namespace have, will have soon, or have released a moment ago.
+
+        Returns 0 for an unknown namespace.
+        """
         if not namespace:
             return 0
         proposed = sum(self._namespace_of(claim) == namespace for claim, _ in self._proposed)
-        return self._held[namespace] + proposed
+        released = sum(owner == namespace and port not in self._holders for port, owner in resting.items())
+        return self._held[namespace] + proposed + released
 
     def is_shared(self, claim: CloudInstance, port: int) -> bool:
         """Return whether an older claim has the same port, because two leaders were active for a moment."""
@@ -140,9 +156,9 @@ class BridgePorts:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _write(self) -> None:
-        since = self._now() - REST
-        self._released = {port: at for port, at in self._released.items() if at > since}
-        data = {"released": msgspec.json.encode(self._released).decode()}
+        resting = self._resting()
+        self._released = {port: release for port, release in self._released.items() if port in resting}
+        data = {"released": _encode(self._released)}
         try:
             await self._client.merge_patch(CONFIG_MAP, self._namespace, NAME, {"data": data}, _Page)
         except NotFound:
@@ -154,27 +170,45 @@ class BridgePorts:
         claim = new or old
         assert claim is not None, "old or new is set"
         name = claim.metadata.name
+        namespace = claim.spec.owner.namespace
         before, after = _ports(old), _ports(new)
-        self._held[claim.spec.owner.namespace] += len(after) - len(before)
+        self._held[namespace] += len(after) - len(before)
         for port in after - before:
             self._holders.setdefault(port, set()).add(name)
         for port in before - after:
-            self._release(port, name)
+            self._release(port, claim)
         if new is not None and new.metadata.is_deleting and not (old and old.metadata.is_deleting):
             # Written before the claim is gone: a process that crashes at its end loses nothing.
-            self._released |= dict.fromkeys(after, self._now())
+            self._released |= dict.fromkeys(after, _Release(namespace, self._now()))
             self._news.set()
         served = {target_of(entry) for entry in new.status.bridge_ports} if new else None
         for key in [key for key in self._proposed if key[0] == name and (served is None or key[1] in served)]:
             del self._proposed[key]
 
-    def _release(self, port: int, claim: str) -> None:
+    def _release(self, port: int, claim: CloudInstance) -> None:
         holders = self._holders.get(port, set())
-        holders.discard(claim)
+        holders.discard(claim.metadata.name)
         if not holders:
             self._holders.pop(port, None)
-            self._released[port] = self._now()
+            self._released[port] = _Release(claim.spec.owner.namespace, self._now())
             self._news.set()
+
+
+def _encode(released: dict[int, _Release]) -> str:
+    """Encode the times of releases by namespace: the name of a namespace for each port would exceed a ConfigMap."""
+    times: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
+    for port, release in released.items():
+        times[release.namespace][port] = release.at
+    return msgspec.json.encode(times).decode()
+
+
+def _decode(data: str) -> dict[int, _Release]:
+    """Decode the releases, also those of earlier versions: times by port. Raises `MsgspecError`."""
+    released: dict[int, _Release] = {}
+    for name, times in msgspec.json.decode(data, type=dict[str, dict[int, datetime] | datetime]).items():
+        by_port, namespace = ({int(name): times}, "") if isinstance(times, datetime) else (times, name)
+        released |= {port: _Release(namespace, at) for port, at in by_port.items()}
+    return released
 
 
 def _ports(claim: CloudInstance | None) -> set[int]:

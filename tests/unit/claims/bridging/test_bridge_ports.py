@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skysail.claims.bridging.bridge_ports import FIRST_PORT, LAST_PORT, REST, BridgePorts
+from skysail.claims.bridging.bridge_ports import FIRST_PORT, LAST_PORT, NAME, REST, BridgePorts
 from skysail.claims.bridging.targets import Target, with_ports
 from skysail.claims.types import CLOUD_INSTANCE, BridgePort, CloudInstance
 from skysail.kube.api.objects import Key, Object
@@ -33,11 +33,15 @@ class Harness:
         )
         self._version = 1
 
-    def put(self, uid: str, *ports: tuple[int, int], created: str = "2026-11-15T12:00:00Z") -> CloudInstance:
+    def put(
+        self, uid: str, *ports: tuple[int, int], created: str = "2026-11-15T12:00:00Z", namespace: str = "default"
+    ) -> CloudInstance:
         entries = tuple(BridgePort(target_port=target, port=port) for target, port in ports)
         self._version += 1
         metadata = {"uid": uid, "resource_version": str(self._version), "creation_timestamp": created}
-        found = claim("Running", metadata=metadata, of=spec(uid), bridge_ports=entries)
+        of = spec(uid)
+        of = msgspec.structs.replace(of, owner=msgspec.structs.replace(of.owner, namespace=namespace))
+        found = claim("Running", metadata=metadata, of=of, bridge_ports=entries)
         self.claims.put(found)
         return found
 
@@ -73,17 +77,57 @@ def test_ports_namespace_with_half_of_all_ports_leaves_the_rest_to_others():
         harness.put(f"uid-{number}", (80, port))
     assert harness.ports.propose("uid-0-0", Target(0, 81)) is not None
     assert harness.ports.propose("uid-0-0", Target(0, 82)) is None
-    other = harness.put("other")
-    owner = msgspec.structs.replace(other.spec.owner, namespace="other")
-    metadata = msgspec.structs.replace(other.metadata, resource_version="100000")
-    spec_ = msgspec.structs.replace(other.spec, owner=owner)
-    harness.claims.put(msgspec.structs.replace(other, metadata=metadata, spec=spec_))
+    other = harness.put("other", namespace="other")
     assert harness.ports.propose(other.metadata.name, Target(0, 80)) is not None
     gone = harness.claims.get(Key("", "uid-7-0"))
     assert gone is not None
     harness.claims.mark_deleted(gone)
     harness.now = NOW + REST
     assert harness.ports.propose("uid-0-0", Target(0, 82)) is not None
+
+
+def test_ports_resting_ports_count_for_the_namespace_that_released_them():
+    harness = Harness()
+    other = harness.put("other", namespace="other")
+    for port in range(FIRST_PORT, FIRST_PORT + 4999):
+        harness.put("greedy", (80, port), namespace="greedy")
+    assert harness.ports.propose("greedy-0", Target(0, 81)) is not None
+    assert harness.ports.propose("greedy-0", Target(0, 82)) is None
+    assert harness.ports.propose(other.metadata.name, Target(0, 80)) is not None
+    harness.now = NOW + REST
+    assert harness.ports.propose("greedy-0", Target(0, 82)) is not None
+
+
+def test_ports_resting_ports_count_for_their_namespace_after_a_restart():
+    async def play() -> None:
+        first = Harness(Client(ApiModel(World([CONFIG_MAP, NAMESPACE]))))
+        await first.client.create(NAMESPACE, {"metadata": {"name": "skysail-system"}}, Object)
+        for port in range(FIRST_PORT, FIRST_PORT + 4999):
+            first.put("greedy", (80, port), namespace="greedy")
+        await first.ports.load()
+        await first.ports._write()
+        second = Harness(first.client)
+        second.put("greedy", (80, FIRST_PORT + 4998), namespace="greedy")
+        await second.ports.load()
+        assert second.ports.propose("greedy-0", Target(0, 81)) is not None
+        assert second.ports.propose("greedy-0", Target(0, 82)) is None
+
+    virtual_time.run(play())
+
+
+def test_ports_released_by_an_earlier_version_rest():
+    async def play() -> None:
+        harness = Harness(Client(ApiModel(World([CONFIG_MAP, NAMESPACE]))))
+        await harness.client.create(NAMESPACE, {"metadata": {"name": "skysail-system"}}, Object)
+        released = dict.fromkeys(range(FIRST_PORT, LAST_PORT), NOW)
+        metadata = {"name": NAME, "namespace": "skysail-system"}
+        page = {"metadata": metadata, "data": {"released": msgspec.json.encode(released).decode()}}
+        await harness.client.create(CONFIG_MAP, page, Object)
+        await harness.ports.load()
+        assert harness.ports.propose("a-0", Target(0, 80)) == LAST_PORT
+        assert harness.ports.propose("a-0", Target(0, 81)) is None
+
+    virtual_time.run(play())
 
 
 def test_ports_released_port_rests_after_a_restart():

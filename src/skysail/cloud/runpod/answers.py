@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -43,7 +44,10 @@ _MAX_DETAIL = 300
 _MAX_REQUEST_ID = 64
 # A shorter text is no secret, and would make an error unreadable.
 _MIN_SECRET = 6
-_QUOTED = 40
+# So many characters of a secret are a part of it, and no words that are there by chance.
+_MIN_PART = 12
+# Number of characters of a problem in which secrets are searched for. The rest is not shown.
+_MAX_SEARCHED = 20_000
 _REDACTED = "***"
 # Texts with which the service says that no machine is free. There is no code for it.
 _CAPACITY = re.compile(
@@ -158,15 +162,40 @@ def _rejected_machine(reply: Reply) -> NoCapacity:
 
 
 def _redacted(text: str, secrets: tuple[str, ...]) -> str:
-    """Replace the secrets in a text. The text ends where the beginning of a long secret is quoted."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) < _MIN_SECRET:
-            continue
-        text = text.replace(secret, _REDACTED)
-        if len(secret) > _QUOTED:
-            before, begin, _ = text.partition(secret[:_QUOTED])
-            text = before + (_REDACTED if begin else "")
+    """Replace the secrets in a text, their lines and their parts, also if they are escaped."""
+    forms = {form for secret in secrets for form in _forms(secret)}
+    text = _without_parts(text[:_MAX_SEARCHED], forms)
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, _REDACTED)
     return text
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield the texts by which a service may quote a secret. Short ones are left out."""
+    for line in (secret, *secret.splitlines()):
+        for form in (line, line.strip(), json.dumps(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1]):
+            if len(form) >= _MIN_SECRET:
+                yield form
+
+
+def _without_parts(text: str, forms: set[str]) -> str:
+    """Replace each longest part of a form that the text contains."""
+    parts = {text[begin : begin + _MIN_PART] for begin in range(len(text) - _MIN_PART + 1)}
+    quoted = {
+        part
+        for form in forms
+        for begin in range(len(form) - _MIN_PART + 1)
+        if (part := form[begin : begin + _MIN_PART]) in parts
+    }
+    found, end = "", 0
+    for begin in range(len(text)):
+        if text[begin : begin + _MIN_PART] in quoted:
+            # A part that touches the one before it belongs to it.
+            found += "" if begin < end else _REDACTED
+            end = begin + _MIN_PART
+        elif begin >= end:
+            found += text[begin]
+    return found
 
 
 def _is_final(reply: Reply) -> bool:

@@ -29,6 +29,28 @@ def test_error_does_not_quote_a_secret_of_the_request(detail: str, want: str):
     assert "canary" not in str(answers.create_error(reply))
 
 
+PEM = "-----BEGIN KEY-----\nMIIEcanaryQIBADANBg\tkqhkiG9w0BAQEFcanary/é\nuser\npw-canary\n-----END KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("quoted", "want"),
+    [
+        (PEM, "***"),
+        (json.dumps(PEM), '"***"'),
+        (json.dumps(PEM, ensure_ascii=False), '"***"'),
+        (f"...{PEM[10:60]}...", "...***..."),
+        ("MIIEcanaryQI", "***"),
+        ("FcanAry and BAQEFcanary/é", "FcanAry and ***"),
+        ("line 'pw-canary'", "line '***'"),
+        ("user root", "user root"),
+    ],
+)
+def test_answers_error_quotes_no_part_of_a_secret(quoted: str, want: str):
+    body = msgspec.json.encode({"title": "t", "detail": f"KEY {quoted} is bad"})
+    reply = answers.Reply(422, body, {"content-type": "application/problem+json"}, (PEM,))
+    assert str(answers.create_error(reply)) == f"RunPod rejects the request: KEY {want} is bad."
+
+
 @pytest.mark.parametrize(
     ("status", "seconds"),
     [(401, 300.0), (402, 300.0), (403, 300.0), (404, 10.0), (408, 10.0), (500, 10.0), (503, 10.0)],

@@ -1,8 +1,9 @@
 """Request budget of one account, from the `RateLimit` and `RateLimit-Policy` headers of its answers.
 
 The quota belongs to the user of the account, so other programs may use it, too. The last requests of a window are
-reserved: a log stream must not take the request that terminates a billed pod. When a window ends, the next one is
-assumed to have the whole quota until an answer says otherwise: all that waited would else be sent at once.
+reserved, but at most half of its quota: a log stream must not take the request that terminates a billed pod. When a
+window ends, the next one is assumed to have the whole quota until an answer says otherwise: all that waited would else
+be sent at once.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class _Window:
         """Start the next window, if this one has ended."""
         if now >= self.until and self._quota and self._span:
             self.left, self.until = self._quota, now + self._span
+
+    def is_used_up(self, reserve: int) -> bool:
+        """Return whether only reserved requests are left. A full window always has one that is not reserved."""
+        return self.left <= (min(reserve, self._quota // 2) if self._quota else reserve)
 
 
 class RateBudget:
@@ -80,5 +85,5 @@ class RateBudget:
         now = self._clock()
         for window in self._windows.values():
             window.advance(now)
-        empty = [window.until for window in self._windows.values() if window.left <= reserve and window.until > now]
-        return max([self._blocked_until, *empty], default=0.0) - now
+        used_up = (window for window in self._windows.values() if window.is_used_up(reserve))
+        return max([self._blocked_until, *(window.until for window in used_up if window.until > now)]) - now

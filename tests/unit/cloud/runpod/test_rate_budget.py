@@ -60,6 +60,27 @@ async def test_requests_that_waited_are_not_all_sent_when_the_next_window_starts
     await budget.acquire(URGENT)
 
 
+@pytest.mark.parametrize("quota", [1, 2, 10, DEFERRABLE])
+async def test_rate_budget_small_quota_leaves_requests_to_deferrable_ones(monkeypatch, quota):
+    clock, slept = Clock(), []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.now += seconds
+        assert len(slept) < 10, "a deferrable request waits for ever"
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    budget = RateBudget(clock)
+    budget.observe('"second";r=0;t=1', f'"second";q={quota};w=1')
+    for _ in range(quota - quota // 2):
+        await budget.acquire(DEFERRABLE)
+    assert slept == [1.0]
+    for _ in range(quota // 2):
+        await budget.acquire(URGENT)
+    await budget.acquire(DEFERRABLE)
+    assert slept == [1.0, 1.0], "what was left is kept for urgent requests"
+
+
 @pytest.mark.parametrize(
     ("header", "seconds"), [("7", 7.0), ("", 10.0), ("-1", 10.0), ("soon", 10.0), ("9" * 9, 3600.0)]
 )

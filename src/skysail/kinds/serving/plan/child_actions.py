@@ -6,7 +6,7 @@ import msgspec
 
 from skysail.core.actions import Action, Apply, Delete, Owner, PatchSpec
 from skysail.kinds.serving.children import manifests
-from skysail.kinds.serving.plan import target_revision
+from skysail.kinds.serving.plan import claim_period, target_revision
 from skysail.kinds.serving.plan.target_revision import Target
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.desired import FixedScale
@@ -30,7 +30,8 @@ def deploy(snapshot: Snapshot, revision: Revision | None) -> Actions:
     """Return the actions that serve a revision; none without a revision."""
     if revision is None:
         return ()
-    manifest = manifests.deployment(snapshot.serving, revision, snapshot.config)
+    desired = msgspec.structs.replace(snapshot.serving, period=claim_period.period(snapshot))
+    manifest = manifests.deployment(desired, revision, snapshot.config)
     apply = Apply(DEPLOYMENT, manifest, owner(snapshot), enforce=True)
     # Scale first: the patch is bound to the Deployment as it was read, and the apply changes that.
     return (*_services(snapshot, revision), *_scaled(snapshot), apply, *_scaler(snapshot))

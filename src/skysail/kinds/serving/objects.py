@@ -148,8 +148,13 @@ class TemplateMeta(PartialStruct, frozen=True):
     annotations: dict[str, str] | None = None
 
 
+class TemplateSpec(PartialStruct, frozen=True):
+    affinity: dict[str, Any] | None = None
+
+
 class Template(PartialStruct, frozen=True):
     metadata: TemplateMeta = TemplateMeta()
+    spec: TemplateSpec = TemplateSpec()
 
 
 class DeploymentSpec(PartialStruct, frozen=True):
@@ -181,6 +186,13 @@ class Deployment(Object, frozen=True, gc=False):
     def period(self) -> int:
         """Return the period of the pod template, 0 for servers in the cluster."""
         return claim_periods.period(self.spec.template.metadata.annotations)
+
+    @property
+    def ignores_cloud(self) -> bool:
+        """Return whether servers at a cloud do not count when the servers look for the node of their PVC."""
+        near = (self.spec.template.spec.affinity or {}).get("podAffinity") or {}
+        terms = near.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        return any((term.get("labelSelector") or {}).get("matchExpressions") for term in terms)
 
     @property
     def is_current(self) -> bool:

@@ -30,7 +30,9 @@ def deploy(snapshot: Snapshot, revision: Revision | None) -> Actions:
     """Return the actions that serve a revision; none without a revision."""
     if revision is None:
         return ()
-    desired = msgspec.structs.replace(snapshot.serving, period=claim_period.period(snapshot))
+    desired = msgspec.structs.replace(
+        snapshot.serving, period=claim_period.period(snapshot), ignores_cloud=_ignores_cloud(snapshot, revision)
+    )
     manifest = manifests.deployment(desired, revision, snapshot.config)
     apply = Apply(DEPLOYMENT, manifest, owner(snapshot), enforce=True)
     # Scale first: the patch is bound to the Deployment as it was read, and the apply changes that.
@@ -125,6 +127,14 @@ def is_rolled_out(snapshot: Snapshot, revision: Revision) -> bool:
 
 def owner(snapshot: Snapshot) -> Owner:
     return Owner(snapshot.serving.kind.resource, snapshot.object)
+
+
+def _ignores_cloud(snapshot: Snapshot, revision: Revision) -> bool:
+    """Return whether servers must ignore those at a cloud. Running servers stay as they are: a change restarts them."""
+    deployment = snapshot.deployment
+    if deployment is not None and deployment.revision == revision.hash:
+        return deployment.ignores_cloud
+    return snapshot.has_cloud_revision
 
 
 def _services(snapshot: Snapshot, revision: Revision) -> Actions:

@@ -13,7 +13,7 @@ from skysail.base.names import Condition, EventReason, Label, Reason
 from skysail.core.actions import Apply, Create, Delete, Event, PatchSpec, SetFinalizers
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.serving.api.types import Download, Failure
-from skysail.kinds.serving.objects import ClaimSpec, ClaimStatus
+from skysail.kinds.serving.objects import ClaimSpec, ClaimStatus, TemplateSpec
 from skysail.kinds.serving.plan import pending as pending_module
 from skysail.kinds.serving.plan.planner import plan, refused
 from skysail.kube.api.objects import Meta, Object
@@ -1167,6 +1167,48 @@ def test_servers_of_an_earlier_period_or_revision_do_not_start_the_next_one():
 def period_of(plan_):
     (apply,) = [each for each in plan_.actions if isinstance(each, Apply) and each.resource is DEPLOYMENT]
     return apply.manifest["spec"]["template"]["metadata"]["annotations"]["skysail.dev/period"]
+
+
+NOT_AT_CLOUD = [{"key": "skysail.dev/at-cloud", "operator": "DoesNotExist"}]
+
+
+@pytest.mark.parametrize(
+    ("was_at_cloud", "deployed", "expected"),
+    [
+        (False, "", None),
+        (False, "without", None),
+        (False, "with", NOT_AT_CLOUD),
+        (True, "", NOT_AT_CLOUD),
+        (True, "without", None),
+        (True, "other", NOT_AT_CLOUD),
+    ],
+)
+def test_only_a_model_that_was_at_a_cloud_ignores_servers_there(was_at_cloud, deployed, expected):
+    """Another template restarts servers, so those of a model that has nothing to do with clouds keep theirs."""
+    of = model(ml=True)
+    known = entry(of, 2, "served")
+    away = entry(model(ml=True, annotations={"skysail.dev/offload": "modal"}), 1, "served")
+    up = deployment(away if deployed == "other" else known)
+    selector = {"labelSelector": {"matchLabels": {}, "matchExpressions": NOT_AT_CLOUD if deployed == "with" else None}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}}
+    template_ = msgspec.structs.replace(up.spec.template, spec=TemplateSpec(affinity=affinity))
+    up = msgspec.structs.replace(up, spec=msgspec.structs.replace(up.spec, template=template_))
+    found = at(shown(of, revision=2), known, *([away] if was_at_cloud else []), *([up] if deployed else []))
+    (apply,) = [each for each in plan(found).actions if isinstance(each, Apply) and each.resource is DEPLOYMENT]
+    assert near(apply.manifest["spec"]["template"]) == expected
+
+
+@pytest.mark.parametrize("was_at_cloud", [False, True])
+def test_download_of_a_model_that_was_at_a_cloud_ignores_servers_there(was_at_cloud):
+    away = entry(model(ml=True, annotations={"skysail.dev/offload": "modal"}), 1, "served")
+    found = at(shown(model(ml=True), revision=1), *([away] if was_at_cloud else []))
+    (create,) = [each for each in plan(found).actions if isinstance(each, Create) and each.resource is JOB]
+    assert near(create.manifest["spec"]["template"]) == (NOT_AT_CLOUD if was_at_cloud else None)
+
+
+def near(template_):
+    (term,) = template_["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return term["labelSelector"].get("matchExpressions")
 
 
 def at_cloud(seconds: int, age: int, *, replicas: int = 1, period: str = "7", of_revision: str = ""):

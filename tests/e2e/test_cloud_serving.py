@@ -93,6 +93,11 @@ def places(node: Cluster, namespace: str) -> set[str]:
     return {row["spec"]["nodeName"] for row in servers(node, namespace)}
 
 
+def deadlines(node: Cluster, namespace: str) -> list[str]:
+    """When the claim of each server ends, as its annotation tells."""
+    return [row["metadata"]["annotations"].get("skysail.dev/deadline", "") for row in servers(node, namespace)]
+
+
 def test_model_deployment_at_a_cloud_is_updated_and_brought_back_under_traffic(node, namespace):
     model = model_deployment(NAME, source(namespace, "m1.onnx"))
     model["metadata"]["annotations"] = {OFFLOAD: "modal"}
@@ -135,9 +140,10 @@ def test_ml_model_with_its_pvc_in_the_cluster_moves_its_servers_to_a_cloud_and_b
     until_ready(node, namespace, NAME, 1, kind="mlmodel")
     ask_on(node, namespace, f"http://{NAME}-service:8501/predict", QUESTION)
     until_answer(node, namespace, 1)
-    ok(node, "annotate", "mlmodel", NAME, f"{OFFLOAD}=modal", "-n", namespace)
+    ok(node, "annotate", "mlmodel", NAME, f"{OFFLOAD}=runpod", "-n", namespace)
     until_ready(node, namespace, NAME, 2, kind="mlmodel")
-    assert places(node, namespace) == {NODES["modal"]}
+    assert places(node, namespace) == {NODES["runpod"]}
+    node.until(lambda: all(deadlines(node, namespace)), "the deadline, before which other servers have to follow")
     ok(node, "patch", "mlmodel", NAME, "-n", namespace, "--type=merge", "-p", '{"spec": {"rollbackTo": 1}}')
     until_ready(node, namespace, NAME, 1, kind="mlmodel")
     assert places(node, namespace) == {"local"}

@@ -393,14 +393,13 @@ class Operator:
         return nodes
 
     def _add_pod_annotations(self) -> list[Executor]:
-        """Add a controller for the annotations of pods at Modal."""
+        """Add a controller for the annotations of pods at each cloud."""
         executors = []
         for node in self._nodes:
-            if self._settings.nodes[node.name].provider == MODAL:
-                pods = node.kubelet.pods
-                executors.append(Executor(self._client, CacheRegistry(pods), self))
-                reconciler = CloudPodReconciler(pods, self._claims)
-                reconciler.connect(self._control(reconciler, executors[-1], self._claims))
+            pods, is_at_modal = node.kubelet.pods, self._settings.nodes[node.name].provider == MODAL
+            executors.append(Executor(self._client, CacheRegistry(pods), self))
+            reconciler = CloudPodReconciler(pods, self._claims, is_at_modal=is_at_modal)
+            reconciler.connect(self._control(reconciler, executors[-1], self._claims))
         return executors
 
     def _record_progress(self, claim_name: str, step: str, message: str) -> None:

@@ -110,7 +110,10 @@ class Annotation(DocumentedName):
         "skysail.dev/period",
         "On a server at a cloud: number of the claim that pays. Each period or update of an App is a new claim.",
     )
-    DEADLINE = "skysail.dev/deadline", "Written: on a pod of an App, when its claim ends at the latest."
+    DEADLINE = (
+        "skysail.dev/deadline",
+        "Written: on a pod of an App or a server of a model at a cloud, when its claim ends at the latest.",
+    )
     PROVISIONED_BY = (
         "pv.kubernetes.io/provisioned-by",
         "`skysail.dev/disks` on a PersistentVolume that is a disk of the node's provider, with the same name.",

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from skysail.base.metrics import Metrics
-from skysail.base.names import Condition, Metric
+from skysail.base.names import Condition, Metric, Reason
 from skysail.core import conditions
 from skysail.kinds.modal_endpoints.caches import Caches
 from skysail.kinds.modal_endpoints.types import KINDS, MODAL_ENDPOINT
@@ -17,6 +17,9 @@ from skysail.kube.api.crd import CustomKind
 Figures = Mapping[tuple[str, ...], float]
 _IDENTITY = ("kind", "namespace", "name")
 _FAILED = "Failed"
+_UPDATED = ("False", Reason.UPDATED)
+# The condition of an object that was never updated is missing.
+_NOT_UPDATING = {("", ""), _UPDATED}
 
 
 class Counts:
@@ -40,7 +43,10 @@ class Counts:
         main = Condition.READY if kind is MODAL_ENDPOINT else Condition.DEPLOYED
         name, update = kind.resource.kind, Condition.UPDATE_FAILED
         has_failed = _turned(old, new, update, "True") or (new.status.phase == _FAILED != old.status.phase)
-        self._deployments[name, "served"] += _turned(old, new, main, "True") or _turned(old, new, update, "False")
+        self._deployments[name, "served"] += _was_updated(old, new) or (
+            # The revision that serves during an update may come back, too.
+            _turned(old, new, main, "True") and conditions.condition_state(new.status, update) in _NOT_UPDATING
+        )
         self._deployments[name, "failed"] += has_failed
 
     def _states(self) -> Figures:
@@ -55,6 +61,12 @@ class Counts:
         for kind in KINDS:
             for obj in self._caches.owners[kind].all():
                 yield (kind.resource.kind, obj.metadata.namespace, obj.metadata.name), obj
+
+
+def _was_updated(old: Any, new: Any) -> bool:
+    """Return whether an update serves now. At its begin, the condition is False, too, with another reason."""
+    before, after = (conditions.condition_state(each.status, Condition.UPDATE_FAILED) for each in (old, new))
+    return before != _UPDATED == after
 
 
 def _turned(old: Any, new: Any, type_: Condition, value: str) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from skysail.base.names import Annotation, Label
 from skysail.base.names import Condition as ConditionType
+from skysail.kinds import claim_periods
 from skysail.kube.api import workloads
 from skysail.kube.api.objects import Object
 from skysail.kube.api.workloads import Condition, PartialStruct, label
-
-_MAX_DIGITS = 9
 
 
 class DeploymentSpec(PartialStruct, frozen=True):
@@ -45,7 +43,7 @@ class Deployment(Object, frozen=True, gc=False):
 
     @property
     def period(self) -> int:
-        return _number((self._template_metadata.get("annotations") or {}).get(Annotation.PERIOD))
+        return claim_periods.period(self._template_metadata.get("annotations"))
 
     @property
     def _template_metadata(self) -> dict[str, Any]:
@@ -73,28 +71,10 @@ class Pod(workloads.Pod, frozen=True, gc=False):
         return label(self, Label.REVISION)
 
     @property
-    def period(self) -> int:
-        return _number((self.metadata.annotations or {}).get(Annotation.PERIOD))
-
-    @property
-    def deadline(self) -> datetime | None:
-        """Return when the claim of the pod ends at the latest, or None if that is not known."""
-        try:
-            found = datetime.fromisoformat((self.metadata.annotations or {}).get(Annotation.DEADLINE, ""))
-        except ValueError:
-            return None
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-    @property
     def offload_refusal(self) -> Condition | None:
         """Return why the pod is not at the cloud, or None."""
         rows = (row for row in self.status.conditions if row.type == ConditionType.OFFLOAD)
         return next((row for row in rows if row.status == "False"), None)
-
-
-def _number(text: object) -> int:
-    found = str(text or "")
-    return int(found) if len(found) <= _MAX_DIGITS and found.isascii() and found.isdigit() else 0
 
 
 class ConfigMap(Object, frozen=True, gc=False):

@@ -99,19 +99,21 @@ class PodReconciler:
 
 
 class CloudPodReconciler:
-    """Reconciler of the pods on a node of Modal: writes ids of their sandboxes as annotations."""
+    """Reconciler of the pods on the node of a cloud: annotates deadlines, and at Modal ids of sandboxes."""
 
     resource = POD
 
-    def __init__(self, pods: Cache[Any], claims: Cache[CloudInstance]) -> None:
+    def __init__(self, pods: Cache[Any], claims: Cache[CloudInstance], *, is_at_modal: bool) -> None:
         self._pods = pods
         self._claims = claims
+        self._is_at_modal = is_at_modal
 
     async def observe(self, key: Key) -> CloudPodSnapshot | None:
         pod = self._pods.get(key)
         if pod is None:
             return None
-        return CloudPodSnapshot(object=pod, claims=tuple(self._claims.by("owner", pod.metadata.identity)))
+        claims = tuple(self._claims.by("owner", pod.metadata.identity))
+        return CloudPodSnapshot(object=pod, claims=claims, is_at_modal=self._is_at_modal)
 
     def plan(self, snapshot: CloudPodSnapshot) -> Plan:
         return pod_annotations.plan(snapshot)

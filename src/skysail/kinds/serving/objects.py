@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from skysail.base.names import Annotation, Label
+from skysail.kinds import claim_periods
 from skysail.kinds.serving.children import labels
 from skysail.kinds.serving.children.fetch_container import NAME as FETCH
 from skysail.kube.api import resource_validation, workloads
@@ -144,10 +145,16 @@ class Pod(workloads.Pod, frozen=True, gc=False):
 
 class TemplateMeta(PartialStruct, frozen=True):
     labels: dict[str, str] = {}  # noqa: RUF012 (msgspec copies an empty one)
+    annotations: dict[str, str] | None = None
+
+
+class TemplateSpec(PartialStruct, frozen=True):
+    affinity: dict[str, Any] | None = None
 
 
 class Template(PartialStruct, frozen=True):
     metadata: TemplateMeta = TemplateMeta()
+    spec: TemplateSpec = TemplateSpec()
 
 
 class DeploymentSpec(PartialStruct, frozen=True):
@@ -174,6 +181,18 @@ class Deployment(Object, frozen=True, gc=False):
     def revision(self) -> str:
         """Return the revision of the pod template."""
         return self.spec.template.metadata.labels.get(Label.REVISION, "")
+
+    @property
+    def period(self) -> int:
+        """Return the period of the pod template, 0 for servers in the cluster."""
+        return claim_periods.period(self.spec.template.metadata.annotations)
+
+    @property
+    def ignores_cloud(self) -> bool:
+        """Return whether servers at a cloud do not count when the servers look for the node of their PVC."""
+        near = (self.spec.template.spec.affinity or {}).get("podAffinity") or {}
+        terms = near.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        return any((term.get("labelSelector") or {}).get("matchExpressions") for term in terms)
 
     @property
     def is_current(self) -> bool:

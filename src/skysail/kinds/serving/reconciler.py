@@ -73,8 +73,6 @@ POLICY_RULES = (
     *diagnostics.POLICY_RULES,
 )
 
-# A claim pays for at most a day. Before its end, new servers with new claims replace those at a cloud.
-_PERIOD = timedelta(hours=20)
 # The Job controller creates pods at once; a pod missing for this long has a cause to look up.
 _GRACE = timedelta(seconds=10)
 
@@ -125,14 +123,14 @@ class ModelReconciler:
         return planner.refused(snapshot, event)
 
     def _from_cache(self, model: Model) -> Snapshot:
-        identity, caches, now = model.metadata.identity, self._caches, self._now()
-        desired = msgspec.structs.replace(desired_model(model, self._config), period=_period(model, now))
+        identity, caches = model.metadata.identity, self._caches
+        desired = desired_model(model, self._config)
         names = desired.names
         return Snapshot(
             object=model,
             serving=desired,
             config=self._config,
-            now=now,
+            now=self._now(),
             job=_named(caches.jobs.by("owner", identity), names.job),
             pods=tuple(caches.pods.by("model", identity)),
             deployment=_named(caches.deployments.by("owner", identity), names.deployment),
@@ -246,12 +244,6 @@ class ModelReconciler:
     async def _progress(self, snapshot: Snapshot, pod: Pod) -> Download | None:
         line = await self._diagnostics.log_tail(pod.metadata.key, FETCH, lines=1)
         return None if line is None else download_progress.parse(line, snapshot.now)
-
-
-def _period(model: Model, now: datetime) -> int:
-    """Return the number of the period, from 0. It depends on the object alone, so all processes agree."""
-    created = model.metadata.creation_timestamp
-    return max((now - datetime.fromisoformat(created)) // _PERIOD, 0) if created else 0
 
 
 def _needs_live_state(snapshot: Snapshot, target: Target | None) -> bool:

@@ -49,6 +49,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     download: Download | None = None
     preflight_error: str | None = None
 
+    @property
+    def has_cloud_revision(self) -> bool:
+        """Return whether servers of a revision of the history may be at a cloud."""
+        return any(revision.want.offload for revision in self.history)
+
     def preparing(self, revision: str) -> tuple[Pod, ...]:
         """Return the pods that prepare this revision."""
         return tuple(pod for pod in self.pods if pod.prepares and pod.revision == revision)

@@ -19,11 +19,17 @@ class Page:
         self._version = 0
         Counts(self.caches, lambda: leads).register(self.metrics)
 
-    def see(self, phase: str = "", **conditions: str) -> None:
+    def see(self, phase: str = "", reason: str = "R", **conditions: str) -> None:
         self._version += 1
         metadata = {"name": "fn", "namespace": "team", "uid": "u", "resourceVersion": str(self._version)}
         rows = [
-            {"type": type_, "status": value, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            {
+                "type": type_,
+                "status": value,
+                "reason": reason,
+                "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
             for type_, value in conditions.items()
         ]
         status: dict[str, Any] = {"conditions": rows, **({"phase": phase} if phase else {})}
@@ -44,13 +50,29 @@ def test_metrics_deployments_are_counted_by_outcome_and_states_shown():
         page.see("Deployed", Deployed="True")
     page.see("Deployed", Deployed="True", UpdateFailed="True")
     assert page.figures("skysail_endpoint_update_failed") == {'{kind="ModalFunction",name="fn",namespace="team"}': 1}
-    page.see("Deployed", Deployed="True", UpdateFailed="False")
+    page.see("Deployed", Deployed="True", UpdateFailed="False", reason="RollingOut")
+    page.see("Pending", Deployed="False", UpdateFailed="False", reason="RollingOut")
+    page.see("Deployed", Deployed="True", UpdateFailed="False", reason="RollingOut")
+    assert page.figures("skysail_endpoint_deployments_total")['{kind="ModalFunction",outcome="served"}'] == 1
+    page.see("Deployed", Deployed="True", UpdateFailed="False", reason="Updated")
     outcomes = page.figures("skysail_endpoint_deployments_total")
     assert outcomes['{kind="ModalFunction",outcome="served"}'] == 2
     assert outcomes['{kind="ModalFunction",outcome="failed"}'] == 2
     state = '{kind="ModalFunction",name="fn",namespace="team",phase="Deployed"}'
     assert page.figures("skysail_endpoint_state") == {state: 1}
     assert page.figures("skysail_endpoint_update_failed") == {'{kind="ModalFunction",name="fn",namespace="team"}': 0}
+
+
+def test_metrics_update_without_a_failure_is_counted():
+    page = Page()
+    page.see()
+    page.see("Deployed", Deployed="True")
+    for number in (2, 3):
+        page.see("Deployed", Deployed="True", UpdateFailed="False", reason="RollingOut")
+        for _ in range(2):
+            page.see("Deployed", Deployed="True", UpdateFailed="False", reason="Updated")
+        outcomes = page.figures("skysail_endpoint_deployments_total")
+        assert outcomes['{kind="ModalFunction",outcome="served"}'] == number
 
 
 def test_metrics_of_a_replica_that_does_not_lead_are_empty():

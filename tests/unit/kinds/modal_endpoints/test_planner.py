@@ -245,6 +245,24 @@ def test_planner_update_after_a_failed_one_has_not_succeeded_before_it_serves():
     assert condition(ended_well, "UpdateFailed") == ("False", "Updated")
 
 
+def test_planner_each_update_that_serves_is_reported():
+    """A metric counts these reports. A pod that only takes an App over is no update."""
+    found = snapshot(endpoint())
+    revision = found.desired.revision  # type: ignore[union-attr]
+    rolling = deployment(revision, replicas=2, updated=1)
+    for begun, pods in (("", (pod(revision, phase="Running"),)), ("RollingOut", (pod("older", phase="Running"),))):
+        found = msgspec.structs.replace(found, deployment=rolling, pods=pods)
+        plan = planner.plan(found)
+        assert condition(plan, "UpdateFailed") == (("False", begun) if begun else ("", ""))
+    for _ in range(2):
+        root = msgspec.structs.replace(found.object, status=plan.status)
+        served = planner.plan(msgspec.structs.replace(found, object=root, deployment=deployment(revision), pods=()))
+        assert condition(served, "UpdateFailed") == ("False", "Updated")
+        root = msgspec.structs.replace(found.object, status=served.status)
+        plan = planner.plan(msgspec.structs.replace(found, object=root))
+        assert condition(plan, "UpdateFailed") == ("False", "RollingOut")
+
+
 def test_planner_missing_code_changes_no_children():
     root = function(code={"configMapRef": {"name": "c"}})
     found = snapshot(root, desired=None, code_problem="ConfigMap c not found: create it.")

@@ -45,3 +45,14 @@ def test_deadline_of_an_app_is_written():
         (patch,) = pod_annotations.plan(CloudPodSnapshot(object=POD, claims=(replace(known, status=status),))).actions
         assert isinstance(patch, PatchMetadata)
         assert patch.annotations.get("skysail.dev/deadline") == expected
+
+
+def test_deadline_of_a_server_of_a_model_is_written_at_each_cloud():
+    """Only Modal has ids to write. Other pods need no deadline."""
+    known = claim(1, "pod-1")
+    known = replace(known, status=replace(known.status, deadline_time="2026-11-19T12:00:00Z"))
+    pod = replace(POD, metadata=replace(POD.metadata, annotations={"skysail.dev/period": "0"}))
+    (patch,) = pod_annotations.plan(CloudPodSnapshot(object=pod, claims=(known,), is_at_modal=False)).actions
+    assert isinstance(patch, PatchMetadata)
+    assert patch.annotations == {"skysail.dev/deadline": "2026-11-19T12:00:00Z"}
+    assert pod_annotations.plan(CloudPodSnapshot(object=POD, claims=(known,), is_at_modal=False)).actions == ()

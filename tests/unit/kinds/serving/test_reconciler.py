@@ -444,10 +444,3 @@ def test_a_line_that_says_something_else_is_no_progress(line):
 
 def test_each_kind_has_its_cache():
     assert list(Caches.create().models) == [MODEL_DEPLOYMENT, ML_MODEL]
-
-
-@pytest.mark.parametrize(("hours", "period"), [(0, 0), (19, 0), (21, 1), (41, 2)])
-async def test_servers_at_a_cloud_get_new_claims_before_a_day_ends(hours: int, period: int):
-    of = model(metadata={"creation_timestamp": ago(hours * 3600)})
-    snapshot, _ = await observed(of)
-    assert snapshot.serving.period == period

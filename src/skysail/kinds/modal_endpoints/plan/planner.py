@@ -7,16 +7,15 @@ ready. So an update that fails changes nothing for callers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from typing import Any
 
 from skysail.base.names import Condition
 from skysail.core import conditions, finalizers
 from skysail.core.actions import Action, Apply, Create, Delete, Event, Owner, Plan
 from skysail.core.conditions import Value
+from skysail.kinds import claim_periods
 from skysail.kinds.modal_endpoints.children import manifests
 from skysail.kinds.modal_endpoints.desired import Desired
-from skysail.kinds.modal_endpoints.objects import Deployment
 from skysail.kinds.modal_endpoints.plan import failure
 from skysail.kinds.modal_endpoints.plan import status as status_module
 from skysail.kinds.modal_endpoints.snapshot import Snapshot
@@ -25,11 +24,6 @@ from skysail.kube.api.resources import CONFIG_MAP, DEPLOYMENT, SERVICE
 
 # A ConfigMap of the user is not watched, so it is read at intervals.
 _CODE_SECONDS = 15.0
-# Before the end of a claim, a new pod with a new claim takes the App over: this share of its time before, at most so
-# long. A claim lasts a day, or less if a policy or a budget says so.
-_SHARE = 6
-_MAX_MARGIN = timedelta(hours=4)
-_MIN_TIME = timedelta(minutes=1)
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -50,7 +44,7 @@ def _next_look(snapshot: Snapshot) -> float | None:
         return _CODE_SECONDS
     if snapshot.desired is None or snapshot.desired.app is None or snapshot.deployment is None:
         return None
-    due = min(_take_overs(snapshot, snapshot.deployment), default=None)
+    due = min(claim_periods.due_times(snapshot.pods, snapshot.deployment.period), default=None)
     return None if due is None else max(0.0, (due - snapshot.now).total_seconds()) + 1.0
 
 
@@ -64,19 +58,8 @@ def _period(snapshot: Snapshot, desired: Desired) -> int:
     if deployment is None or desired.app is None:
         return 0
     is_update = (deployment.revision, deployment.app) != (desired.revision, desired.app.text)
-    is_due = any(due <= snapshot.now for due in _take_overs(snapshot, deployment))
+    is_due = any(due <= snapshot.now for due in claim_periods.due_times(snapshot.pods, deployment.period))
     return deployment.period + (1 if is_update or is_due else 0)
-
-
-def _take_overs(snapshot: Snapshot, deployment: Deployment) -> Iterator[datetime]:
-    """Yield when the claims of the present period have to be replaced."""
-    for pod in snapshot.pods:
-        created, deadline = pod.metadata.creation_timestamp, pod.deadline
-        if pod.period != deployment.period or pod.is_finished or created is None or deadline is None:
-            continue
-        since = datetime.fromisoformat(created)
-        time = max(deadline - since, _MIN_TIME)
-        yield since + time - min(time / _SHARE, _MAX_MARGIN)
 
 
 def on_rejected(snapshot: Snapshot, event: Event) -> Plan:

@@ -103,7 +103,7 @@ def _is_rolled_out(snapshot: Snapshot) -> bool:
 def _update_failed(
     snapshot: Snapshot, status_: Any, problem: Problem | None, *, is_serving: bool, is_rolled_out: bool
 ) -> Any:
-    """Set the condition while an older revision serves and the new one cannot.
+    """Set the condition while an older revision serves and the new one cannot, and after each update that serves.
 
     Without a problem the condition stays until the new revision serves, unless the user has changed the spec since.
     """
@@ -113,16 +113,24 @@ def _update_failed(
             snapshot, status_, Condition.UPDATE_FAILED, "True", str(problem.reason), problem.message
         )
     if present is None or (present.status, present.reason) == ("False", Reason.UPDATED):
-        return status_
-    if is_rolled_out:
+        is_new = is_serving and not is_rolled_out and _has_older_pods(snapshot)
+    else:
+        is_new = problem is None and present.observed_generation != snapshot.object.metadata.generation
+    if is_rolled_out and present is not None:
         return conditions.set_condition(
             snapshot, status_, Condition.UPDATE_FAILED, "False", Reason.UPDATED, "The last update succeeded."
         )
-    if problem is None and present.observed_generation != snapshot.object.metadata.generation:
+    if is_new:
         return conditions.set_condition(
             snapshot, status_, Condition.UPDATE_FAILED, "False", Reason.ROLLING_OUT, _DEPLOYING
         )
     return status_
+
+
+def _has_older_pods(snapshot: Snapshot) -> bool:
+    """Return whether pods of another revision are left. A pod that takes an App over has the same revision."""
+    wanted = snapshot.desired.revision if snapshot.desired is not None else ""
+    return any(pod.revision != wanted and not pod.is_finished and not pod.metadata.is_deleting for pod in snapshot.pods)
 
 
 def _phase(snapshot: Snapshot, *, is_serving: bool, problem: Problem | None) -> str:

@@ -28,7 +28,8 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloudPodSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod on the node of a cloud, and its claims."""
+    """A pod on the node of a cloud, and its claims. `is_at_modal`: the pod gets the annotations of Modal."""
 
     object: Object
     claims: tuple[CloudInstance, ...]
+    is_at_modal: bool = True

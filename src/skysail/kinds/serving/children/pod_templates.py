@@ -126,8 +126,8 @@ def _affinity(desired: DesiredModel, revision: Revision, source: dict[str, str])
     Servers at a cloud mount no PVC.
     """
     if desired.storage is not None and not desired.storage.is_shared:
-        at_cloud = {"key": Label.AT_CLOUD.value, "operator": "DoesNotExist"}
-        return {"matchLabels": labels.selector(desired), "matchExpressions": [at_cloud]}
+        not_at_cloud = {"matchExpressions": [{"key": Label.AT_CLOUD.value, "operator": "DoesNotExist"}]}
+        return {"matchLabels": labels.selector(desired), **(not_at_cloud if desired.ignores_cloud else {})}
     return {} if revision.is_shared or not source else {"matchLabels": source}
 
 

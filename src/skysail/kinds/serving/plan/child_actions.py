@@ -6,7 +6,7 @@ import msgspec
 
 from skysail.core.actions import Action, Apply, Delete, Owner, PatchSpec
 from skysail.kinds.serving.children import manifests
-from skysail.kinds.serving.plan import target_revision
+from skysail.kinds.serving.plan import claim_period, target_revision
 from skysail.kinds.serving.plan.target_revision import Target
 from skysail.kinds.serving.snapshot import Snapshot
 from skysail.kinds.serving.spec.desired import FixedScale
@@ -30,7 +30,10 @@ def deploy(snapshot: Snapshot, revision: Revision | None) -> Actions:
     """Return the actions that serve a revision; none without a revision."""
     if revision is None:
         return ()
-    manifest = manifests.deployment(snapshot.serving, revision, snapshot.config)
+    desired = msgspec.structs.replace(
+        snapshot.serving, period=claim_period.period(snapshot), ignores_cloud=_ignores_cloud(snapshot, revision)
+    )
+    manifest = manifests.deployment(desired, revision, snapshot.config)
     apply = Apply(DEPLOYMENT, manifest, owner(snapshot), enforce=True)
     # Scale first: the patch is bound to the Deployment as it was read, and the apply changes that.
     return (*_services(snapshot, revision), *_scaled(snapshot), apply, *_scaler(snapshot))
@@ -124,6 +127,14 @@ def is_rolled_out(snapshot: Snapshot, revision: Revision) -> bool:
 
 def owner(snapshot: Snapshot) -> Owner:
     return Owner(snapshot.serving.kind.resource, snapshot.object)
+
+
+def _ignores_cloud(snapshot: Snapshot, revision: Revision) -> bool:
+    """Return whether servers must ignore those at a cloud. Running servers stay as they are: a change restarts them."""
+    deployment = snapshot.deployment
+    if deployment is not None and deployment.revision == revision.hash:
+        return deployment.ignores_cloud
+    return snapshot.has_cloud_revision
 
 
 def _services(snapshot: Snapshot, revision: Revision) -> Actions:

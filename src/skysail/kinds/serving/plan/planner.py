@@ -13,7 +13,16 @@ from skysail.core import finalizers
 from skysail.core.actions import Delete, Event, Plan
 from skysail.core.pod_pending import PendingReason
 from skysail.kinds.serving.admission.validation import validate
-from skysail.kinds.serving.plan import child_actions, failure, model_state, pending, prepare, status, target_revision
+from skysail.kinds.serving.plan import (
+    child_actions,
+    claim_period,
+    failure,
+    model_state,
+    pending,
+    prepare,
+    status,
+    target_revision,
+)
 from skysail.kinds.serving.plan.child_actions import Actions
 from skysail.kinds.serving.plan.failure import RevisionFailure
 from skysail.kinds.serving.plan.status import ConditionValue, ModelState, Status, revision_name
@@ -29,6 +38,12 @@ _ANOTHER_CHANCE = PendingReason(Reason.ROLLING_OUT, "No earlier revision to roll
 def plan(snapshot: Snapshot) -> Plan:
     if snapshot.object.metadata.is_deleting:
         return _end(snapshot)
+    made = _plan(snapshot)
+    waits = [each for each in (made.requeue_after, claim_period.until_due(snapshot)) if each is not None]
+    return msgspec.structs.replace(made, requeue_after=min(waits, default=None))
+
+
+def _plan(snapshot: Snapshot) -> Plan:
     errors = validate(snapshot.object, snapshot.config)
     if errors:
         return _unfit(snapshot, " ".join(errors))

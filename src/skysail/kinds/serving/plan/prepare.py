@@ -82,8 +82,9 @@ def _done(snapshot: Snapshot, target: Target, job: Job) -> Plan:
 def _start(snapshot: Snapshot, target: Target) -> Plan:
     digest = target.lost.digest if target.lost is not None and target.is_pinned else ""
     is_shared = _has_shared_source(snapshot)
+    desired = msgspec.structs.replace(snapshot.serving, ignores_cloud=snapshot.has_cloud_revision)
     job = manifests.prepare_job(
-        snapshot.serving, target.want, _kept(snapshot), snapshot.config, digest=digest, is_shared=is_shared
+        desired, target.want, _kept(snapshot), snapshot.config, digest=digest, is_shared=is_shared
     )
     if job is None:
         return _succeeded(snapshot, target, FetchResult())

@@ -83,6 +83,7 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     """Desired state of a model, and settings that apply to all of its revisions.
 
     `services` and `address` are empty if the model is not exposed. `period`: a new number replaces servers at a cloud.
+    `ignores_cloud`: servers at a cloud do not count when a pod looks for the node of its PVC.
     """
 
     kind: CustomKind
@@ -95,6 +96,7 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     rollback_to: int | None = None
     period: int = 0
+    ignores_cloud: bool = False
 
     @property
     def exposed(self) -> bool:

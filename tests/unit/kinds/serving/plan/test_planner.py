@@ -13,7 +13,7 @@ from skysail.base.names import Condition, EventReason, Label, Reason
 from skysail.core.actions import Apply, Create, Delete, Event, PatchSpec, SetFinalizers
 from skysail.core.pod_pending import PodEvent
 from skysail.kinds.serving.api.types import Download, Failure
-from skysail.kinds.serving.objects import ClaimSpec, ClaimStatus
+from skysail.kinds.serving.objects import ClaimSpec, ClaimStatus, TemplateSpec
 from skysail.kinds.serving.plan import pending as pending_module
 from skysail.kinds.serving.plan.planner import plan, refused
 from skysail.kube.api.objects import Meta, Object
@@ -1129,3 +1129,97 @@ def test_a_failure_gives_its_fix_once():
     of = model()
     result = plan(at(of, job(of, "Failed"), preparer(of, "Failed", exit=78, said=MISSING)))
     assert result.status.message == "There is nothing at models.example.com/iris.onnx. A new spec.version retries it."
+
+
+HOUR = 3600
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age", "replicas", "period"),
+    [
+        (HOUR, 40 * 60, 1, 7),
+        (HOUR, 51 * 60, 1, 8),
+        (HOUR, 39 * 60, 2, 7),
+        (HOUR, 41 * 60, 2, 8),
+        (24 * HOUR, 19 * HOUR, 1, 7),
+        (24 * HOUR, 20 * HOUR, 1, 8),
+        (24 * HOUR, 16 * HOUR, 2, 8),
+        (30 * 24 * HOUR, 29 * 24 * HOUR, 1, 7),
+    ],
+)
+def test_servers_at_a_cloud_are_replaced_before_their_claims_end(seconds: int, age: int, replicas: int, period: int):
+    """A policy, a budget or the cloud decides how long a claim lasts. Several servers are replaced one by one."""
+    found = at_cloud(seconds, age, replicas=replicas)
+    made_ = plan(found)
+    assert period_of(made_) == str(period)
+    if period == 7:
+        assert made_.requeue_after is not None
+        assert 0 < made_.requeue_after <= seconds - age
+
+
+def test_servers_of_an_earlier_period_or_revision_do_not_start_the_next_one():
+    for changes in ({"period": "6"}, {"of_revision": "other"}):
+        found = at_cloud(HOUR, 55 * 60, **changes)
+        assert period_of(plan(found)) == "7"
+        assert plan(found).requeue_after is None
+
+
+def period_of(plan_):
+    (apply,) = [each for each in plan_.actions if isinstance(each, Apply) and each.resource is DEPLOYMENT]
+    return apply.manifest["spec"]["template"]["metadata"]["annotations"]["skysail.dev/period"]
+
+
+NOT_AT_CLOUD = [{"key": "skysail.dev/at-cloud", "operator": "DoesNotExist"}]
+
+
+@pytest.mark.parametrize(
+    ("was_at_cloud", "deployed", "expected"),
+    [
+        (False, "", None),
+        (False, "without", None),
+        (False, "with", NOT_AT_CLOUD),
+        (True, "", NOT_AT_CLOUD),
+        (True, "without", None),
+        (True, "other", NOT_AT_CLOUD),
+    ],
+)
+def test_only_a_model_that_was_at_a_cloud_ignores_servers_there(was_at_cloud, deployed, expected):
+    """Another template restarts servers, so those of a model that has nothing to do with clouds keep theirs."""
+    of = model(ml=True)
+    known = entry(of, 2, "served")
+    away = entry(model(ml=True, annotations={"skysail.dev/offload": "modal"}), 1, "served")
+    up = deployment(away if deployed == "other" else known)
+    selector = {"labelSelector": {"matchLabels": {}, "matchExpressions": NOT_AT_CLOUD if deployed == "with" else None}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}}
+    template_ = msgspec.structs.replace(up.spec.template, spec=TemplateSpec(affinity=affinity))
+    up = msgspec.structs.replace(up, spec=msgspec.structs.replace(up.spec, template=template_))
+    found = at(shown(of, revision=2), known, *([away] if was_at_cloud else []), *([up] if deployed else []))
+    (apply,) = [each for each in plan(found).actions if isinstance(each, Apply) and each.resource is DEPLOYMENT]
+    assert near(apply.manifest["spec"]["template"]) == expected
+
+
+@pytest.mark.parametrize("was_at_cloud", [False, True])
+def test_download_of_a_model_that_was_at_a_cloud_ignores_servers_there(was_at_cloud):
+    away = entry(model(ml=True, annotations={"skysail.dev/offload": "modal"}), 1, "served")
+    found = at(shown(model(ml=True), revision=1), *([away] if was_at_cloud else []))
+    (create,) = [each for each in plan(found).actions if isinstance(each, Create) and each.resource is JOB]
+    assert near(create.manifest["spec"]["template"]) == (NOT_AT_CLOUD if was_at_cloud else None)
+
+
+def near(template_):
+    (term,) = template_["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return term["labelSelector"].get("matchExpressions")
+
+
+def at_cloud(seconds: int, age: int, *, replicas: int = 1, period: str = "7", of_revision: str = ""):
+    """Servers of period 7 whose claims were launched `age` seconds ago for `seconds`."""
+    of = model(annotations={"skysail.dev/offload": "runpod"})
+    known = entry(of, 1, "served")
+    up = deployment(known, replicas=replicas)
+    metadata = msgspec.structs.replace(up.spec.template.metadata, annotations={"skysail.dev/period": "7"})
+    template_ = msgspec.structs.replace(up.spec.template, metadata=metadata)
+    up = msgspec.structs.replace(up, spec=msgspec.structs.replace(up.spec, template=template_))
+    annotations = {"skysail.dev/period": period, "skysail.dev/deadline": ago(age - seconds)}
+    pod = {"creationTimestamp": ago(age), "annotations": annotations}
+    pods = [server(of, number, of_revision=of_revision, metadata=pod) for number in range(replicas)]
+    return at(shown(of, revision=1), known, up, *pods)

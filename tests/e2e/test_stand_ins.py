@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,3 +123,47 @@ def dev(cluster: Cluster) -> Iterator[dict[str, str]]:
 def skysail(cluster: Cluster, *arguments: str) -> str:
     argv = [sys.executable, "-m", "skysail", *arguments, "--home", str(cluster.home.root)]
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=600).stdout
+
+
+FUNCTION = """
+apiVersion: modal-operator.io/v1alpha1
+kind: ModalFunction
+metadata: {name: square}
+spec:
+  image: python:3
+  handler: app.square
+  code:
+    inline: |
+      def square(x): return {"y": int(x) ** 2}
+"""
+CALL = """
+import time, urllib.request
+
+while True:
+    try:
+        print(urllib.request.urlopen("http://square/?x=7", timeout=60).read().decode())
+        break
+    except OSError:
+        time.sleep(1)
+"""
+
+
+def test_up_with_a_stand_in_leads_services_to_its_apps(tmp_path: Path):
+    """The whole of `skysail up --stand-in modal`: operator and bridge have the same account."""
+    env = {**os.environ, "SKYSAIL_HOME": str(tmp_path / "home")}
+
+    def run(*arguments: str, stdin: str | None = None) -> str:
+        argv = [sys.executable, "-m", "skysail", *arguments]
+        done = subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("up", "--stand-in", "modal")
+    try:
+        kubectl = partial(run, "kubectl")
+        kubectl("apply", "-f", "-", stdin=FUNCTION)
+        kubectl("run", "caller", "--image=python:3", "--restart=Never", "--", "python", "-c", CALL)
+        kubectl("wait", "pod/caller", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=400s")
+        assert json.loads(kubectl("logs", "caller")) == {"y": 49}
+    finally:
+        run("down", "--purge")

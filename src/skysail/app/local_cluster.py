@@ -254,7 +254,10 @@ class _InnerProcess:
         self._report_step("the operator is ready")
 
     def _cloud_env(self) -> dict[str, str]:
-        """Return the way out to real clouds, and variables that point the operator's real accounts to stand-ins."""
+        """Return the way out to real clouds, and variables that point real accounts to stand-ins.
+
+        The operator and the bridge need the same: the bridge serves only instances of the account that it has.
+        """
         env = egress_proxy.operator_env() if self._settings.with_node else {}
         for cloud in self._settings.stand_ins:
             env |= stand_ins.environment(self._home, cloud)
@@ -292,7 +295,7 @@ class _InnerProcess:
         login = credentials.inside_path(self._home, "bridge")
         flags = (f"--kubeconfig={login}", f"--host={CLUSTER_IP}", "--drain-seconds=0", *self._account_flags())
         run = (sys.executable, "-P", "-m", "skysail", "bridge", *flags)
-        await self._supervisor.start(Unit(name="bridge", argv=run, env=egress_proxy.operator_env()))
+        await self._supervisor.start(Unit(name="bridge", argv=run, env=self._cloud_env()))
         is_ready = partial(startup.is_healthy, f"http://{CLUSTER_IP}:{_SETTINGS.bridge_health_port}/readyz")
         await startup.until(is_ready, "the bridge to be ready", self._supervisor)
         self._report_step("the bridge is ready")

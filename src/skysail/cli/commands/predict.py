@@ -17,6 +17,8 @@ _OK = range(200, 300)
 _FAILED = 1
 # The Service has no ready pod, or does not exist yet.
 _AWAY = (404, 503)
+# The API server's answer for a Service without a pod in the cluster. Servers at clouds are reached through the bridge.
+_WITHOUT_PODS = "no endpoints available"
 
 
 def predict(
@@ -101,6 +103,16 @@ async def _served_by(client: Client, model: Model) -> str:
 
 def _refusal(model: Model, status: int, answer: str) -> str:
     """Return the server's message, or the model's status message if no server is ready."""
+    from skysail.kinds.serving.api.types import ModelDeployment
+
     if status in _AWAY and model.status.ready_replicas == 0:
         return f"No server of {model.metadata.name} is ready: {model.status.message or 'no status reported yet'}"
+    if status in _AWAY and _WITHOUT_PODS in answer:
+        url = model.status.url if isinstance(model, ModelDeployment) else model.status.model_url
+        service = url.removeprefix("http://").partition(".")[0]
+        return (
+            f"The servers of {model.metadata.name} are at a cloud, and the API server's proxy does not lead there: ask"
+            f" {url} from a pod, or on a local cluster through `skysail open {service} -n"
+            f" {model.metadata.namespace}`."
+        )
     return f"The model answered {status}: {answer}"

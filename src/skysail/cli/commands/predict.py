@@ -108,7 +108,7 @@ def _refusal(model: Model, status: int, answer: str) -> str:
     if status in _AWAY and model.status.ready_replicas == 0:
         return f"No server of {model.metadata.name} is ready: {model.status.message or 'no status reported yet'}"
     if status in _AWAY and _WITHOUT_PODS in answer:
-        url = model.status.url if isinstance(model, ModelDeployment) else model.status.model_url
+        url = model.status.url if isinstance(model, ModelDeployment) else model.status.service_endpoint
         service = url.removeprefix("http://").partition(".")[0]
         return (
             f"The servers of {model.metadata.name} are at a cloud, and the API server's proxy does not lead there: ask"

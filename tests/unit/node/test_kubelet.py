@@ -28,7 +28,7 @@ from skysail.cloud.provider import (
 )
 from skysail.cloud.provider import Pod as SandboxPod
 from skysail.kube.api.objects import Object
-from skysail.kube.api.resources import CONFIG_MAP, EVENT, POD, SECRET
+from skysail.kube.api.resources import CONFIG_MAP, EVENT, POD, SECRET, SERVICE
 from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Unreachable
 from skysail.kube.client.transport import Reply, Request
@@ -464,6 +464,23 @@ def test_a_daemon_that_is_shown_stays_so_over_a_restart(tmp_path):
                 assert (harness.status["phase"], harness.container["restartCount"]) == ("Running", 0)
                 assert "running" in harness.container["state"]
         assert harness.server.writes == 2
+
+    virtual_time.run(play())
+
+
+@pytest.mark.parametrize(("is_virtual", "links"), [(False, {"DB_SERVICE_HOST"}), (True, set())])
+def test_kubelet_virtual_node_passes_no_service_links(tmp_path, is_virtual, links):
+    async def play() -> None:
+        harness = Harness(tmp_path)
+        for name in ("db", "kubernetes"):
+            spec = {"clusterIP": "10.96.0.7", "ports": [{"port": 80}]}
+            metadata = {"name": name, "namespace": "default"}
+            await harness.user.create(SERVICE, {"kind": "Service", "metadata": metadata, "spec": spec}, Object)
+        async with harness.keeper(is_virtual=is_virtual):
+            await harness.create()
+            names = {name for name, _ in harness.provider.containers[0].env}
+            hosts = {name for name in names if name.endswith("_SERVICE_HOST")}
+            assert hosts == {"KUBERNETES_SERVICE_HOST"} | links
 
     virtual_time.run(play())
 

@@ -210,12 +210,16 @@ class ReferenceResolver:
         return reply.status.token
 
     def _services_for(self, pod: Pod) -> dict[str, tuple[str, tuple[tuple[str, int], ...]]]:
-        """Return the Services for the pod's environment: the API server's, and if enabled those of its namespace."""
+        """Return the Services for the pod's environment: the API server's, and if enabled those of its namespace.
+
+        A pod at a cloud gets no service links: it does not reach their addresses, and clouds limit the variables.
+        """
+        has_links = pod.spec.enable_service_links and not self._node_info.is_virtual
         chosen = {}
         for service in self.services.all():
             key, spec = service.metadata.key, service.spec
             is_api = (key.namespace, key.name) == ("default", "kubernetes")
-            is_near = key.namespace == pod.metadata.namespace and pod.spec.enable_service_links
+            is_near = key.namespace == pod.metadata.namespace and has_links
             if (is_api or is_near) and spec.cluster_ip not in _HEADLESS:
                 chosen[key.name] = (spec.cluster_ip, tuple((port.name, port.port) for port in spec.ports))
         return chosen

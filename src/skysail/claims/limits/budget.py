@@ -68,6 +68,7 @@ class ReserveRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Reserved(msgspec.Struct, frozen=True):
     """Money is reserved in `status`. `lifetime`: the time that the money lasts, at most the requested one.
 
+    A lifetime that the money limits is in whole seconds: claims tell times so, and rounding up would exceed the limit.
     `limited_by`: the limit that made the lifetime shorter, empty if none did.
     """
 
@@ -293,13 +294,11 @@ def _reserved(
         instances=request.instances,
     )
     lasts = max(0.0, usd - request.paid) / request.usd_per_hour * _HOUR if request.usd_per_hour else math.inf
-    is_shorter = lasts < request.lifetime and tightest is not None
-    return Reserved(
-        _with_reservation(status, reservation),
-        reservation,
-        min(request.lifetime, lasts),
-        tightest.name if is_shorter and tightest is not None else "",
-    )
+    if lasts >= request.lifetime or tightest is None:
+        return Reserved(_with_reservation(status, reservation), reservation, min(request.lifetime, lasts))
+    # Leave out errors of floats below a microsecond, which would cost a whole second.
+    seconds = float(math.floor(round(lasts, 6)))
+    return Reserved(_with_reservation(status, reservation), reservation, seconds, tightest.name)
 
 
 def _refused(limit: _Limit, needed: float) -> NotReserved:

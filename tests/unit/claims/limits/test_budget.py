@@ -90,6 +90,12 @@ def test_reserve_above_budget_stop_shortens_the_lifetime():
     assert made.limited_by == "the monthly budget of 1.5 USD in OffloadPolicy p"
 
 
+def test_reserve_above_cap_rounds_the_lifetime_down():
+    made = budget.reserve(SpendAccountStatus(), ask(price=0.9516, object="job", max_cost_usd=0.02), [], NOW)
+    assert made.lifetime == 75.0  # 75.66 seconds cost 0.02 USD, and 76 more
+    assert made.limited_by == "the cap of 0.02 USD in annotation skysail.dev/max-cost-usd"
+
+
 def test_reserve_above_budget_finish_is_refused():
     made = budget.reserve(held(("b", 1.0)), ask(finish=True), limits(1.5, "Day"), NOW)
     assert made == NotReserved(

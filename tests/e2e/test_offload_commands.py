@@ -15,6 +15,7 @@ import yaml
 from skysail.app import crds
 from skysail.app.kinds import ALL_KINDS
 from skysail.base.names import Finalizer
+from skysail.claims.limits.offload_policy import DRAIN_POLICY
 from skysail.cli.clouds import cleanup, draining
 from skysail.kube.api import rbac
 from skysail.local import addresses
@@ -272,7 +273,7 @@ def test_clean_up_and_crds_leave_nothing_of_the_operator_and_no_foreign_definiti
     """What Helm runs after an uninstallation and before an upgrade, under the rights of its hooks."""
     node.stop("operator")
     node.kubectl("create", "configmap", "skysail-bridge-ports", "-n", "skysail-system")
-    apply(node, "default", {**POLICY, "metadata": {"name": draining.POLICY}})
+    apply(node, "default", {**POLICY, "metadata": {"name": DRAIN_POLICY}})
     training = yaml.safe_load((SAMPLES / "ml_v1alpha1_trainingjob.yaml").read_text())
     apply(node, "default", training | {"metadata": {"name": "left", "finalizers": [Finalizer.CLOUD_VOLUME.value]}})
     try:
@@ -282,7 +283,7 @@ def test_clean_up_and_crds_leave_nothing_of_the_operator_and_no_foreign_definiti
         ok(node, "delete", "trainingjob", "left", "-n", "default", TIMEOUT)
         left = ok(node, "get", "lease,secret,configmap", "-n", "skysail-system", "-o", "name")
         assert [name for name in left.split() if "/skysail-" in name] == []
-        assert node.kubectl("get", "offloadpolicy", draining.POLICY).returncode != 0
+        assert node.kubectl("get", "offloadpolicy", DRAIN_POLICY).returncode != 0
 
         name = "modalfunctions.modal-operator.io"
         ok(node, "delete", "crd", name, TIMEOUT)

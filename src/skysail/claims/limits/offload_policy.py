@@ -12,6 +12,9 @@ from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import Resource
 from skysail.kube.api.schema import UNIQUE
 
+# Name of the policy by which `skysail drain` stops all launches.
+DRAIN_POLICY = "skysail-drain"
+
 Provider = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 GpuType = Annotated[str, Meta(min_length=1, max_length=128)]
 ImagePattern = Annotated[str, Meta(min_length=1, max_length=1024)]

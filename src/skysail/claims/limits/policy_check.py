@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from skysail.base.names import Reason
-from skysail.claims.limits.offload_policy import Budget, OffloadPolicy
+from skysail.claims.limits.offload_policy import DRAIN_POLICY, Budget, OffloadPolicy
 from skysail.kube.api import label_selectors
 
 # Label with the namespace's own name. The API server sets it, and no user can change it.
@@ -167,7 +167,15 @@ def _denials_of(policy: OffloadPolicy, launch: PolicyQuery) -> Iterator[_Denial]
         yield _denied(f"{name} does not allow {known}: it allows {', '.join(spec.regions)} in spec.regions.")
     if spec.max_price is not None:
         yield from map(_denied, _too_dear(spec.max_price, name, launch))
-    if launch.size > max(spec.max_instances, 1):
+    yield from _too_many(policy, launch)
+
+
+def _too_many(policy: OffloadPolicy, launch: PolicyQuery) -> Iterator[_Denial]:
+    """Yield the denial of a launch that would exceed the instances of its namespace."""
+    spec, name = policy.spec, f"OffloadPolicy {policy.metadata.name}"
+    if not spec.max_instances:
+        yield _Denial(Reason.INSTANCE_LIMIT_REACHED, _none_allowed(policy.metadata.name))
+    elif launch.size > spec.max_instances:
         yield _denied(
             f"The launch needs {launch.size} instances, and {name} allows {spec.max_instances}: use fewer workers or"
             " replicas, or raise spec.maxInstances."
@@ -178,6 +186,16 @@ def _denials_of(policy: OffloadPolicy, launch: PolicyQuery) -> Iterator[_Denial]
             f"Namespace {launch.namespace} has {launch.instances} instances, and {name} allows {spec.max_instances}:"
             " wait until some end, or raise spec.maxInstances.",
         )
+
+
+def _none_allowed(policy: str) -> str:
+    """Return the message of a policy that allows no instance. Waiting for the end of others does not help."""
+    if policy == DRAIN_POLICY:
+        return (
+            f"`skysail drain` stopped all launches by OffloadPolicy {policy}: to allow them again, run"
+            f" `kubectl delete offloadpolicy {policy}`, and `kubectl uncordon` with the nodes of clouds."
+        )
+    return f"OffloadPolicy {policy} allows no instances: raise spec.maxInstances."
 
 
 def _foreign_objects(patterns: tuple[str, ...], name: str, launch: PolicyQuery) -> Iterator[str]:

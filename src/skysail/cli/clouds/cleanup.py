@@ -14,7 +14,7 @@ from skysail.base.errors import UserError
 from skysail.base.names import Finalizer
 from skysail.claims.bridging import bridge_ports
 from skysail.claims.limits import launch_history
-from skysail.claims.limits.offload_policy import OFFLOAD_POLICY
+from skysail.claims.limits.offload_policy import DRAIN_POLICY, OFFLOAD_POLICY
 from skysail.claims.tracking import offer_publisher
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cli.clouds import cloud_objects, draining
@@ -40,7 +40,7 @@ POLICY_RULES = (
     PolicyRule(NODE, ("delete", "list")),
     PolicyRule(CLOUD_INSTANCE.resource, ("list",)),
     PolicyRule(TRAINING_JOB.resource, ("get", "list", "patch")),
-    PolicyRule(OFFLOAD_POLICY.resource, ("delete", "get"), names=(draining.POLICY,)),
+    PolicyRule(OFFLOAD_POLICY.resource, ("delete", "get"), names=(DRAIN_POLICY,)),
     *(PolicyRule(resource, ("delete", "get"), names=(name,)) for resource, name in _OWN),
 )
 
@@ -62,7 +62,7 @@ async def clean_up(client: Client, namespace: str, *, seconds: float, report: Ca
     await _release_jobs(client, report)
     for node in await client.list_objects(NODE, "", cloud_objects.CLOUD_NODES, Object):
         await _delete(client, NODE, node, report)
-    for resource, name in (*_OWN, (OFFLOAD_POLICY.resource, draining.POLICY)):
+    for resource, name in (*_OWN, (OFFLOAD_POLICY.resource, DRAIN_POLICY)):
         with contextlib.suppress(NotFound, NotServed):
             place = namespace if resource.namespaced else ""
             await _delete(client, resource, await client.get(resource, place, name, Object), report)

@@ -22,7 +22,7 @@ import msgspec
 
 from skysail.app.kinds import ALL_KINDS
 from skysail.base.names import Condition, Finalizer, LegacyFinalizer
-from skysail.claims.limits.offload_policy import OFFLOAD_POLICY, OffloadPolicy
+from skysail.claims.limits.offload_policy import DRAIN_POLICY, OFFLOAD_POLICY, OffloadPolicy
 from skysail.claims.requirements.types import PROVIDERS
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cli import cluster
@@ -40,7 +40,6 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, NotServed
 from skysail.kube.leader_election import Lease
 
-POLICY = "skysail-drain"
 # An operator renews its lease every two seconds.
 _RENEWAL_SECONDS = 10.0
 _POLL_SECONDS = 0.5
@@ -56,7 +55,7 @@ POLICY_RULES = (
     read_rule(CLOUD_INSTANCE.resource),
     PolicyRule(CLOUD_INSTANCE.resource, ("delete", "patch")),
     PolicyRule(OFFLOAD_POLICY.resource, ("create",)),
-    PolicyRule(OFFLOAD_POLICY.resource, ("patch",), names=(POLICY,)),
+    PolicyRule(OFFLOAD_POLICY.resource, ("patch",), names=(DRAIN_POLICY,)),
     PolicyRule(NODE, ("list", "patch")),
     PolicyRule(POD, ("delete", "list")),
     PolicyRule(LEASE, ("get",), names=(leader_election.NAME,)),
@@ -176,7 +175,7 @@ class _Drain:
         finalizers = await self._remove_finalizers(with_remote=not left, with_volumes=has_released)
         ended = [claim for claim in self._seen.values() if self._was_ended(claim, left)]
         return DrainReport(
-            policy=POLICY,
+            policy=DRAIN_POLICY,
             cordoned=tuple(node.metadata.name for node in self._before.nodes),
             deleted_pods=tuple(self._deleted_pods),
             ended=tuple(_claim_report(claim) for claim in ended),
@@ -188,7 +187,9 @@ class _Drain:
         )
 
     async def _stop_launches(self) -> None:
-        self._report(f"No more launches: OffloadPolicy {POLICY} allows none, and the nodes of clouds are cordoned.")
+        self._report(
+            f"No more launches: OffloadPolicy {DRAIN_POLICY} allows none, and the nodes of clouds are cordoned."
+        )
         await self._client.apply(OFFLOAD_POLICY.resource, _policy(self._before), OffloadPolicy)
         for node in self._before.nodes:
             with contextlib.suppress(NotFound):
@@ -357,7 +358,7 @@ def _policy(before: Survey) -> dict[str, object]:
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {
-            "name": POLICY,
+            "name": DRAIN_POLICY,
             "annotations": {
                 _DESCRIPTION: "Written by `skysail drain`: no launches. Delete it to allow launches again."
             },

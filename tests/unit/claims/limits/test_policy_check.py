@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from skysail.base.names import Reason
-from skysail.claims.limits.offload_policy import Budget, OffloadPolicy, OffloadPolicySpec
+from skysail.claims.limits.offload_policy import DRAIN_POLICY, Budget, OffloadPolicy, OffloadPolicySpec
 from skysail.claims.limits.policy_check import (
     PolicyDecision,
     PolicyQuery,
@@ -81,6 +81,25 @@ def test_check_all_ranks_and_replicas_count_as_instances(instances, size, reason
     decision = check([policy("p", max_instances=10)], launch(instances=instances, size=size))
     assert (decision.allowed, decision.reason) == (not reason, reason)
     assert message in decision.message
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "OffloadPolicy none allows no instances: raise spec.maxInstances."),
+        (
+            DRAIN_POLICY,
+            (
+                "`skysail drain` stopped all launches by OffloadPolicy skysail-drain: to allow them again, run"
+                " `kubectl delete offloadpolicy skysail-drain`, and `kubectl uncordon` with the nodes of clouds."
+            ),
+        ),
+    ],
+)
+def test_check_policy_without_instances_asks_nobody_to_wait(name, message, size):
+    decision = check([policy(name, max_instances=0)], launch(size=size))
+    assert (decision.reason, decision.message) == (Reason.INSTANCE_LIMIT_REACHED, message)
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -1,4 +1,4 @@
-"""Mutating webhooks of placement: for pods, Jobs and CronJobs at their creation.
+"""Mutating webhooks of placement: for pods, Jobs, CronJobs, and servers such as Deployments.
 
 The webhook of pods reads owners, policies and offers before a pure function decides. If a read fails, the pod passes
 unchanged or is kept off ordinary nodes, and the controller of pods without a node decides later.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from skysail.kinds.offload.admission import job_patch, match_conditions, pod_patch
+from skysail.kinds.offload.admission import job_patch, match_conditions, pod_patch, server_patch
 from skysail.kinds.offload.config import OffloadConfig
 from skysail.kinds.offload.observer import PlacementObserver
 from skysail.kube.admission.hooks import AdmissionResponse, AdmitFunc, Hook, Manifest
@@ -48,6 +48,15 @@ def hooks(observer: PlacementObserver, config: OffloadConfig) -> tuple[Hook, ...
                 ),
             ),
         ),
+        Hook(
+            name="placement-servers",
+            admit=server_patch.admit,
+            rules=tuple(_rule("apps", plural, "UPDATE") for plural in ("deployments", "replicasets", "statefulsets")),
+            match_conditions=(
+                ("has-no-controller", match_conditions.has_no_controller()),
+                ("asks-for-a-cloud", match_conditions.asks_or_asked()),
+            ),
+        ),
     )
 
 
@@ -70,11 +79,11 @@ def _pass(_object: Manifest, _old: Manifest | None) -> AdmissionResponse:
     return AdmissionResponse()
 
 
-def _rule(group: str, plural: str) -> Manifest:
+def _rule(group: str, plural: str, *operations: str) -> Manifest:
     return {
         "apiGroups": [group],
         "apiVersions": ["*"],
-        "operations": ["CREATE"],
+        "operations": ["CREATE", *operations],
         "resources": [plural],
         "scope": "Namespaced",
     }

@@ -83,3 +83,15 @@ def test_webhook_slow_read_leaves_other_pod_as_it_is():
 
 def test_webhook_operator_without_nodes_has_no_hooks():
     assert placement_webhook.hooks(None, OffloadConfig(nodes={})) == ()
+
+
+def test_webhook_servers_are_admitted_at_creation_and_update():
+    (hook,) = [hook for hook in placement_webhook.hooks(None, CONFIG) if hook.name == "placement-servers"]
+    assert {plural for rule in hook.rules for plural in rule["resources"]} == {
+        "deployments",
+        "replicasets",
+        "statefulsets",
+    }
+    assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in hook.rules)
+    others = [hook for hook in placement_webhook.hooks(None, CONFIG) if hook.name != "placement-servers"]
+    assert all(rule["operations"] == ["CREATE"] for hook in others for rule in hook.rules)

@@ -1,1 +1,1 @@
-"""Pure parts of the webhooks: patches of pods, Jobs and CronJobs, and the conditions under which they are called."""
+"""Pure parts of the webhooks: patches of pods and their owners, and the conditions under which they are called."""

@@ -6,10 +6,9 @@ pods may have to change the provider gets a pod failure policy, so that a disrup
 
 from __future__ import annotations
 
-from typing import Any
-
 from skysail.claims.requirements import annotations as requirements
-from skysail.claims.requirements.types import OwnerLink, PodSpecView
+from skysail.claims.requirements.types import PodSpecView
+from skysail.kinds.offload.admission import template_annotations
 from skysail.kube.admission.hooks import AdmissionResponse, AdmitFunc, Manifest
 
 _IGNORE_DISRUPTIONS = {
@@ -39,17 +38,10 @@ def admit_cron_job(cron_job: Manifest, _: Manifest | None) -> AdmissionResponse:
 def _patch(job: Manifest, owners: list[Manifest], path: str) -> list[Manifest]:
     spec = job.get("spec") or {}
     template = spec.get("template") or {}
-    own = _annotations(template)
-    inherited = requirements.inherit([_link(template, "Pod"), *(_link(owner, "Job") for owner in owners)])
-    labels = _metadata(template).get("labels") or {}
-    missing = {name: value for name, value in inherited.items() if name not in own and name not in labels}
-    patch: list[Manifest] = []
-    if missing and not _metadata(template):
-        patch.append({"op": "add", "path": f"{path}{_TEMPLATE}/metadata", "value": {"annotations": missing}})
-    elif missing:
-        where = f"{path}{_TEMPLATE}/metadata/annotations"
-        patch.append({"op": "add", "path": where, "value": {**own, **missing}})
-    if _needs_failure_policy(spec, {**own, **missing}, labels):
+    missing = template_annotations.missing(template, owners)
+    patch = template_annotations.patch(template, missing, f"{path}{_TEMPLATE}")
+    labels = template_annotations.metadata(template).get("labels") or {}
+    if _needs_failure_policy(spec, {**template_annotations.of(template), **missing}, labels):
         patch.append({"op": "add", "path": f"{path}/spec/podFailurePolicy", "value": _IGNORE_DISRUPTIONS})
         # The API server sets the default before it asks, and a pod failure policy allows this value only.
         patch.append({"op": "add", "path": f"{path}/spec/podReplacementPolicy", "value": "Failed"})
@@ -63,24 +55,5 @@ def _needs_failure_policy(spec: Manifest, annotations: dict[str, str], labels: d
     return bool(requirements.parse(annotations, labels, PodSpecView()).provider)
 
 
-def _link(object_: Manifest, kind: str) -> OwnerLink:
-    metadata = _metadata(object_)
-    return OwnerLink(
-        kind=kind,
-        name=str(metadata.get("name") or ""),
-        annotations=_annotations(object_),
-        labels=metadata.get("labels") or {},
-    )
-
-
-def _annotations(object_: Manifest) -> dict[str, str]:
-    found: dict[str, str] = _metadata(object_).get("annotations") or {}
-    return found
-
-
-def _metadata(object_: Manifest) -> dict[str, Any]:
-    return object_.get("metadata") or {}
-
-
 def _owner_kinds(object_: Manifest) -> set[str]:
-    return {str(row.get("kind")) for row in _metadata(object_).get("ownerReferences") or ()}
+    return {str(row.get("kind")) for row in template_annotations.metadata(object_).get("ownerReferences") or ()}

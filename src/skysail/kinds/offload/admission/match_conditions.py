@@ -8,7 +8,8 @@ from skysail.base.names import Annotation, Label
 
 _ANNOTATION_PREFIXES = ("modal-operator.io/", "modal.com/", "runpod.io/")
 _LABELS = (Label.MODAL_WORKLOAD_TYPE, Label.RUNPOD_MANAGED, Label.RUNPOD_OFFLOAD)
-# Labels of pods whose owner may ask for a cloud. Annotations of Jobs and CronJobs are copied to their pods.
+# Labels of pods whose owner may ask for a cloud. Annotations of Jobs, CronJobs and
+# servers such as Deployments are copied to their pods.
 _OWNER_LABELS = (
     "jobset.sigs.k8s.io/jobset-name",
     "training.kubeflow.org/job-name",
@@ -54,6 +55,17 @@ def offloadable_pod() -> str:
 def has_no_node() -> str:
     """Return the condition that a pod names no node by itself, as pods of the node's own manifests do."""
     return "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+
+
+def has_no_controller() -> str:
+    """Return the condition that no controller owns the object."""
+    controllers = "object.metadata.ownerReferences.exists(r, has(r.controller) && r.controller)"
+    return f"!has(object.metadata.ownerReferences) || !{controllers}"
+
+
+def asks_or_asked() -> str:
+    """Return the condition that an object asks for a cloud, or asked for one before this change."""
+    return f"{asks('object.metadata')} || (oldObject != null && ({asks('oldObject.metadata')}))"
 
 
 def _has_label(metadata: str, names: Iterable[str]) -> str:

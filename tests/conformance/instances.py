@@ -459,6 +459,7 @@ class Gangs:
         assert first.exit is not None
         assert second.exit is not None
         assert (first.exit.code != 0, second.exit.code) == (True, 37)
+        assert (first.exit.reason, second.exit.reason) == ("GangFailed", "Error")
 
     async def test_all_members_are_billed(self, customer: AccountHarness):
         one = await customer.cloud.create(customer.launch_spec(gpu=customer.gang_gpus))

@@ -16,6 +16,9 @@ _HOSTS = {"modal": "modal.com"}
 _USUAL = {Reason.LAUNCHING, Reason.LAUNCHED, Reason.WAITING_FOR_NODE, Reason.TRYING_NEXT_CANDIDATE}
 # Exit code of a rank that exited with 0 in a gang that failed.
 _EXIT_WITH_GANG = 143
+# Reasons to end a running program, which sees only a signal.
+_LIMITS = {Reason.DEADLINE_EXCEEDED, Reason.BUDGET_EXHAUSTED}
+_ENDED_BY_SIGNAL = {EXIT_LOST, 143}
 
 
 def claim_name(owner_uid: str, launch: int) -> str:
@@ -65,7 +68,7 @@ def _end(claim: CloudInstance, member: RankStatus | None) -> Ended:
     reason, message = (condition.reason, condition.message) if condition else ("", "")
     code = EXIT_LOST if status.instance_id else EXIT_NOT_STARTED
     if status.exit is not None:
-        reason, message = status.exit.reason or reason, status.exit.message
+        reason, message = _cause(claim, status.exit, _finished(claim), reason)
         # The exit of a gang is that of another rank, if this one has none.
         code = status.exit.code if member is None else code
     return Ended(
@@ -81,8 +84,8 @@ def _end(claim: CloudInstance, member: RankStatus | None) -> Ended:
 def _exited(claim: CloudInstance, member: RankStatus, exit_: Exit) -> Ended:
     """Return the end of a rank that has exited. A rank that was stopped names the rank that failed."""
     gang = claim.status.exit
-    code, reason, message = exit_.code, exit_.reason, exit_.message
     finished = _seconds(member.finish_time) if member.finish_time else _finished(claim)
+    code, (reason, message) = exit_.code, _cause(claim, exit_, finished)
     if gang is not None and gang.code != 0:
         message = message or gang.message
         if code == 0 and claim.spec.ends_together:
@@ -97,6 +100,17 @@ def _exited(claim: CloudInstance, member: RankStatus, exit_: Exit) -> Ended:
         ended=finished,
         image_id=_image_id(claim),
     )
+
+
+def _cause(claim: CloudInstance, exit_: Exit, finished: float, default: str = "") -> tuple[str, str]:
+    """Return reason and message of an exit. Of a program that a limit of its claim ended, it is that limit."""
+    status = claim.status
+    end = conditions.find_condition(status.conditions, Condition.TERMINATED)
+    is_late = status.deadline_time is not None and finished >= _seconds(status.deadline_time)
+    was_ended = exit_.code in _ENDED_BY_SIGNAL or (exit_.code != 0 and is_late)
+    if end is not None and end.reason in _LIMITS and was_ended and exit_.reason in {"", "Error"}:
+        return end.reason, f"{end.message} {exit_.message}".strip()
+    return exit_.reason or default, exit_.message
 
 
 def _finished(claim: CloudInstance) -> float:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from skysail.base.names import Condition as Conditions
 from skysail.base.names import EventReason, Reason
 from skysail.claims.gangs import GangMember, GangRef, shared_requirements
 from skysail.claims.plan.planner import plan
@@ -14,6 +15,7 @@ from skysail.claims.types import Exit, MemberPod, OwnerRef, RankStatus
 from skysail.cloud.account import GpuRequest, Member, RankState
 from skysail.cloud.errors import Rejected
 from skysail.cloud.provider import Container, Ended, Features, Pending, Pod, ResourceLimits, RunId, Running
+from skysail.kube.api.fields import Condition
 from skysail.kube.api.objects import Key, Meta, Object
 from skysail.kube.client.client import Client
 from skysail.kube.client.transport import Reply
@@ -365,3 +367,35 @@ def test_nothing_is_launched_before_the_first_listing():
         assert gang.stored == {}
 
     run_virtual(test)
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_", "deadline", "expected"),
+    [
+        ("DeadlineExceeded", Exit(code=143, reason="Error"), ago(5), "DeadlineExceeded"),
+        ("DeadlineExceeded", Exit(code=137, reason="Error"), ago(5), "DeadlineExceeded"),
+        ("DeadlineExceeded", Exit(code=1, reason="Error"), ago(5), "DeadlineExceeded"),
+        ("DeadlineExceeded", Exit(code=1, reason="Error"), ago(1), "Error"),
+        ("DeadlineExceeded", Exit(code=137, reason="OOMKilled"), ago(5), "OOMKilled"),
+        ("DeadlineExceeded", Exit(code=0, reason="Completed"), ago(5), "Completed"),
+        ("BudgetExhausted", Exit(code=143, reason="Error"), None, "BudgetExhausted"),
+        ("Deleted", Exit(code=143, reason="Error"), None, "Error"),
+    ],
+)
+@pytest.mark.parametrize("of", [spec(), SPEC], ids=["pod", "gang"])
+def test_a_program_that_a_limit_ended_names_the_limit(of, reason, exit_, deadline, expected):
+    told = claim(
+        "Terminated",
+        of=of,
+        instance_id="i-1",
+        ready_time=ago(30),
+        deadline_time=deadline,
+        finish_time=ago(4),
+        exit=exit_,
+        ranks=(RankStatus(finish_time=ago(4), exit=exit_),) * len(of.member_pods),
+        conditions=(Condition(Conditions.TERMINATED, "True", ago(1), reason, "The limit was reached."),),
+    )
+    state = state_of(told)
+    assert isinstance(state, Ended)
+    assert (state.code, state.reason) == (exit_.code, expected)
+    assert (state.message == "The limit was reached.") == (expected == reason)

@@ -16,6 +16,7 @@ from skysail.claims.types import (
 from skysail.kube.api.objects import Meta
 
 AT = "2026-11-18T03:00:00Z"
+SOON = "2026-11-18T03:05:00Z"
 SPEC = CloudInstanceSpec(
     provider="modal",
     owner=OwnerRef(kind="Pod", name="p", uid="u", namespace="n"),
@@ -47,6 +48,21 @@ def test_each_step_of_a_launch_is_an_event():
         "modal has created instance sb-1 for 1.18 USD/h."
     )
     assert reasons(state="Running", instance_id="sb-1", ready_time=AT) == [("Launched", False), ("Started", False)]
+
+
+def test_limit_that_shortens_the_lifetime_is_a_warning_of_the_pod():
+    spec = replace(SPEC, max_lifetime_seconds=3600, max_cost_usd=0.5)
+    before = replace(BEFORE, spec=spec)
+    launching = replace(
+        before.status, state="Launching", launching=Launching(by="me", nonce="x", at=AT), deadline_time=SOON
+    )
+    _, event = events_of(before, replace(before, status=launching))
+    assert (event.reason, event.warning) == ("LifetimeLimited", True)
+    assert event.message == (
+        "The instance ends after 300 seconds. The cost cap of 0.5 USD or an OffloadPolicy leaves no more: raise it."
+    )
+    unlimited = replace(before, spec=replace(spec, max_lifetime_seconds=300))
+    assert len(events_of(unlimited, replace(unlimited, status=launching))) == 1
 
 
 def test_refused_candidate_is_a_warning():

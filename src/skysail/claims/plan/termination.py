@@ -16,7 +16,7 @@ from skysail.base.names import Finalizer, Reason
 from skysail.base.timestamps import timestamp
 from skysail.claims.plan import status as claim_status
 from skysail.claims.snapshot import Observed, OwnerState, Snapshot
-from skysail.claims.types import CLOUD_INSTANCE, CloudInstanceStatus, Exit
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance, CloudInstanceStatus, Exit
 from skysail.cloud.account import Instance
 from skysail.core import conditions
 from skysail.core.actions import Action, Delete, Event, Plan, SetFinalizers, TerminateInstance
@@ -53,9 +53,8 @@ def termination_reason(snapshot: Snapshot) -> TerminationReason | None:
         return TerminationReason(Reason.DELETED, "The claim was deleted.")
     span = lifetime(claim.status)
     if span is not None and snapshot.uptime >= span:
-        return TerminationReason(
-            Reason.DEADLINE_EXCEEDED, f"The instance reached its maximum lifetime of {span:.0f} seconds."
-        )
+        message = f"The instance reached its maximum lifetime of {span:.0f} seconds. {lifetime_limit(claim)}".strip()
+        return TerminationReason(Reason.DEADLINE_EXCEEDED, message)
     return None
 
 
@@ -68,6 +67,16 @@ def lifetime(status: CloudInstanceStatus) -> float | None:
     if status.deadline_time is None or begun is None:
         return None
     return (datetime.fromisoformat(status.deadline_time) - datetime.fromisoformat(begun)).total_seconds()
+
+
+def lifetime_limit(claim: CloudInstance) -> str:
+    """Return a sentence about what made the lifetime shorter than the claim asks for. Empty if nothing did."""
+    span, asked, cap = lifetime(claim.status), claim.spec.max_lifetime_seconds, claim.spec.max_cost_usd
+    # Times have a resolution of one second.
+    if span is None or asked is None or span >= asked - 1:
+        return ""
+    limit = "A budget or an OffloadPolicy" if cap is None else f"The cost cap of {cap:g} USD or an OffloadPolicy"
+    return f"{limit} leaves no more: raise it."
 
 
 def pending_termination(snapshot: Snapshot) -> TerminationReason | None:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from skysail.base.names import Reason
 from skysail.cloud.account import Member
 from skysail.cloud.errors import Rejected
 from skysail.cloud.provider import Container, Ended, Output
@@ -36,6 +37,8 @@ class GangProgram(Program):
         self._record = record
         self._now = now
         self._first_failure: tuple[int, Ended] | None = None
+        self._is_stopped = False
+        self._failed_by_itself = False
 
     async def start(self) -> None:
         """Start all ranks. If one cannot start, the others are stopped, and its error is raised."""
@@ -62,6 +65,7 @@ class GangProgram(Program):
         return msgspec.structs.replace(exit_, message=message, ended=ended)
 
     async def stop(self, grace: float) -> None:
+        self._is_stopped = True
         await asyncio.gather(*(program.stop(grace) for program in self.ranks))
 
     async def remove_sandbox(self) -> None:
@@ -86,9 +90,12 @@ class GangProgram(Program):
 
     async def _wait(self, rank: int) -> Ended:
         exit_ = await self.ranks[rank].wait()
+        if self._failed_by_itself and exit_.code != 0 and exit_.reason == "Error":
+            exit_ = msgspec.structs.replace(exit_, reason=Reason.GANG_FAILED.value)
         self._record(rank, exit_)
         if exit_.code != 0 and self._first_failure is None:
             self._first_failure = (rank, exit_)
+            self._failed_by_itself = not self._is_stopped
             others = (program for number, program in enumerate(self.ranks) if number != rank)
             await asyncio.gather(*(program.stop(_GRACE_SECONDS) for program in others))
         return exit_

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from skysail.base.names import Reason
 from skysail.cloud.account import RankState
 from skysail.cloud.modal.gangs.markers import Marker
 from skysail.cloud.provider import LOST, Ended
@@ -85,8 +86,9 @@ def assess(facts: GangFacts) -> GangState:
         return GangState(started=started, ranks=_ranks(facts, starts, ()))
     outcomes = [_Outcome(_KILLED_CODE, LOST, lost)] * facts.size if lost else _outcomes(facts, has_started=bool(starts))
     exits = [_ended(facts, starts.get(rank), outcome) for rank, outcome in enumerate(outcomes)]
-    exit_ = exits[0] if lost else _gang_exit(facts, exits)
-    return GangState(started=started, exit=exit_, ranks=_ranks(facts, starts, exits))
+    first = None if lost else _first_failed(facts, exits)
+    exit_ = exits[0] if lost else _gang_exit(facts, exits, first)
+    return GangState(started=started, exit=exit_, ranks=_ranks(facts, starts, _with_blame(facts, exits, first)))
 
 
 def _loss(facts: GangFacts, *, is_started: bool) -> str:
@@ -150,20 +152,39 @@ def _without_marker(facts: GangFacts, *, has_started: bool) -> _Outcome:
             return _NO_REPORT if has_started else _NOT_STARTED
 
 
-def _gang_exit(facts: GangFacts, exits: Sequence[Ended]) -> Ended:
-    """Return the exit of the rank that failed first by itself. Of one pod, it is the worst exit of such a rank."""
+def _first_failed(facts: GangFacts, exits: Sequence[Ended]) -> int | None:
+    """Return the rank that failed first by itself. Of one pod, it is the one with the worst exit."""
     marks = _exit_markers(facts)
     failed = [rank for rank, exit_ in enumerate(exits) if exit_.code]
-    ended = max(exit_.ended for exit_ in exits)
     if not failed:
-        return msgspec.structs.replace(exits[0], ended=ended)
+        return None
     own = [rank for rank in failed if rank not in marks or not marks[rank].is_aborted] or failed
     if facts.is_one_pod:
-        rank = max(own, key=lambda each: exits[each].code)
-    else:
-        # After the end of the call, a rank without a report is the cause: the others were aborted because of it.
-        is_over = facts.status != "pending"
-        rank = min(own, key=lambda each: ((each in marks) == is_over, exits[each].ended))
+        return max(own, key=lambda each: exits[each].code)
+    # After the end of the call, a rank without a report is the cause: the others were aborted because of it.
+    is_over = facts.status != "pending"
+    return min(own, key=lambda each: ((each in marks) == is_over, exits[each].ended))
+
+
+def _with_blame(facts: GangFacts, exits: Sequence[Ended], first: int | None) -> list[Ended]:
+    """Return the exits; ranks that failed because of the first one say so. Nobody is to blame for a requested end."""
+    marks = _exit_markers(facts)
+    is_unclear = first is None or (first in marks and marks[first].is_aborted)
+    if facts.is_asked or is_unclear:
+        return list(exits)
+    return [
+        msgspec.structs.replace(exit_, reason=Reason.GANG_FAILED.value)
+        if rank != first and exit_.code and exit_.reason == "Error"
+        else exit_
+        for rank, exit_ in enumerate(exits)
+    ]
+
+
+def _gang_exit(facts: GangFacts, exits: Sequence[Ended], rank: int | None) -> Ended:
+    """Return the exit of the gang: that of the rank that failed first."""
+    ended = max(exit_.ended for exit_ in exits)
+    if rank is None:
+        return msgspec.structs.replace(exits[0], ended=ended)
     exit_ = exits[rank]
     named = exit_.reason in {"DeadlineExceeded", "StartError"} or facts.is_asked
     message = exit_.message if named else f"Rank {rank} ended with exit code {exit_.code}. {exit_.message}".strip()

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from skysail.base import terminal_text
+from skysail.base.names import Reason
 from skysail.kinds.training.api.training_job import Cause, Failure, TrainingJobSpec
 from skysail.kinds.training.children.frameworks import FRAMEWORKS, RestartScope
 from skysail.kinds.training.children.replica_groups import is_elastic, replica_groups
@@ -113,7 +114,9 @@ def _failed(spec: TrainingJobSpec, attempt: AttemptState) -> AttemptFailure | No
     if culprit is None:
         job, failure = failures[0]
         return AttemptFailure("Failed", failure, is_final=_scope(spec, job.role) == "index")
-    if culprit.was_deleted:
+    if _ended_with_gang(culprit) and not all(job.is_over for job, _ in failures):
+        return None  # the end of the rank that failed first is not written yet
+    if culprit.was_deleted and not any(_ended_with_gang(pod) for pod in attempt.pods):
         return AttemptFailure("Deleted", _described(culprit, reason=_DELETED))
     return AttemptFailure("Failed", _described(culprit), culprit, is_final=_scope(spec, culprit.role) == "index")
 
@@ -139,14 +142,22 @@ def _is_suspect(spec: TrainingJobSpec, job: Job | None, pod: Pod) -> bool:
     return not job.exhausted_indexes or pod.index in job.exhausted_indexes
 
 
-def _blame_order(pod: Pod) -> tuple[str, bool, int, str, int]:
-    """Sort by time of failure; in the same second, killed pods come first and deleted pods last."""
+def _blame_order(pod: Pod) -> tuple[bool, str, bool, int, str, int]:
+    """Sort by time of failure; in the same second, killed pods come first and deleted pods last.
+
+    Pods that a cloud ended because another rank failed come after all others, whatever their time.
+    """
     if pod.termination is None:
-        return "~", pod.was_deleted, 0, pod.role, pod.index
+        return False, "~", pod.was_deleted, 0, pod.role, pod.index
     exit_ = pod.termination[1]
     is_killed = exit_.exit_code > _SIGNALS and exit_.exit_code != _SIGTERM
     weight = 0 if exit_.reason == _OUT_OF_MEMORY else 1 if is_killed else 2
-    return exit_.finished_at or "", pod.was_deleted, weight, pod.role, pod.index
+    return _ended_with_gang(pod), exit_.finished_at or "", pod.was_deleted, weight, pod.role, pod.index
+
+
+def _ended_with_gang(pod: Pod) -> bool:
+    """Return whether the cloud of the pod says that it ended because another rank of its gang had failed."""
+    return pod.termination is not None and pod.termination[1].reason == Reason.GANG_FAILED
 
 
 def _deleted(spec: TrainingJobSpec, attempt: AttemptState) -> AttemptFailure | None:
@@ -169,6 +180,8 @@ def _lost_rendezvous(spec: TrainingJobSpec, attempt: AttemptState) -> AttemptFai
         return None
     hosts = [pod for pod in attempt.pods if (pod.role, pod.index) == (WORKER, completion.RENDEZVOUS)]
     lost = sorted((pod for pod in hosts if pod.status.phase == "Failed"), key=_blame_order)
+    if lost and _ended_with_gang(lost[0]):
+        lost = sorted((pod for pod in attempt.pods if pod.status.phase == "Failed"), key=_blame_order)
     return AttemptFailure("Failed", _described(lost[0]), lost[0]) if lost else None
 
 

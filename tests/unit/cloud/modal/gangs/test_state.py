@@ -62,6 +62,23 @@ def test_rank_that_failed_first_is_named():
     assert (found.exit.code, found.exit.message) == (37, "Rank 1 ended with exit code 37.")
 
 
+@pytest.mark.parametrize(
+    ("status", "markers", "fields", "reasons"),
+    [
+        ("failure", (end(0, 143, is_aborted=True), end(1, 37)), {}, ["GangFailed", "Error"]),
+        ("failure", (end(0, 143, is_aborted=True),), {}, ["GangFailed", "Error"]),
+        ("pending", (end(1, 3),), {}, ["GangFailed", "Error"]),
+        ("failure", (end(0, 0), end(1, 3)), {}, ["Completed", "Error"]),
+        ("terminated", (end(0, 143, is_aborted=True), end(1, 143, is_aborted=True)), {"is_asked": True}, ["Error"] * 2),
+        ("failure", (end(0, 143, is_aborted=True), end(1, 143, is_aborted=True)), {}, ["Error"] * 2),
+    ],
+)
+def test_ranks_that_ended_because_of_another_one_say_so(status, markers, fields, reasons):
+    found = gang(status, *STARTED, *markers, **fields)
+    assert [rank.exit.reason for rank in found.ranks] == reasons
+    assert found.exit.reason != "GangFailed"
+
+
 def test_failure_that_does_not_end_the_call_is_final_after_a_while():
     assert gang("pending", *STARTED, end(1, 3), now=60.0).exit is None
     found = gang("pending", *STARTED, end(1, 3), now=66.0)

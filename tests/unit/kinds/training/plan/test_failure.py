@@ -69,6 +69,33 @@ def test_in_the_same_second_who_was_killed_is_to_blame_and_not_who_lost_a_peer(k
     assert mishap(of, failed(of), pod(0, "Failed", **other), pod(1, "Failed", **killed)).failure.index == blamed
 
 
+STOPPED = {"exit": 143, "why": "GangFailed"}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [{"exit": 9}, {"exit": 9, "finished": ago(5)}, {"exit": 9, "finished": ago(10), "metadata": deleted(10)}],
+    ids=["same second", "reported later", "deleted in the same second"],
+)
+def test_a_rank_that_its_cloud_ended_with_the_gang_is_not_to_blame(first):
+    of = job()
+    found = mishap(of, failed(of), pod(0, "Failed", **STOPPED, finished=ago(10)), pod(1, "Failed", **first))
+    assert (found.cause, found.failure.index, found.failure.exit_code) == ("Failed", 1, 9)
+
+
+def test_worker_0_of_an_elastic_job_that_its_cloud_ended_with_the_gang_is_not_to_blame():
+    of = job(**ELASTIC)
+    found = mishap(of, child(of), pod(0, "Failed", **STOPPED), pod(1, "Failed", exit=9))
+    assert (found.cause, found.failure.index, found.failure.exit_code) == ("Failed", 1, 9)
+
+
+def test_the_end_of_the_rank_that_failed_first_is_waited_for_while_it_may_come():
+    of = job()
+    pods = pod(0, "Failed", **STOPPED), pod(1, metadata=deleted(5))
+    assert mishap(of, child(of, end="FailureTarget"), *pods) is None
+    assert mishap(of, failed(of), *pods).failure.index == 0
+
+
 def test_the_first_pod_that_failed_is_to_blame_in_whichever_role():
     of = job(**CHIEF)
     server = pod(0, "Failed", role="ps", exit=137, why="OOMKilled", finished=ago(10))

@@ -136,7 +136,7 @@ def test_each_pod_of_a_server_has_the_whole_cap(kind):
     template = {**POD, "metadata": {"annotations": {**ASK, "skysail.dev/max-cost-usd": "0.5"}}}
     manifest = {"kind": kind, "metadata": {"name": "s"}, "spec": {"replicas": 3, "template": template}}
     (plan,) = forecast(parse(manifest)).workloads
-    assert (plan.verdict, plan.worst_case_usd) == ("allowed", 1.5)
+    assert (plan.verdict, plan.worst_case_usd) == ("allowed", pytest.approx(1.5, abs=0.01))
     assert any(note.startswith("The launches of each pod cost at most 0.5 USD") for note in plan.notes)
 
 
@@ -156,9 +156,10 @@ def roles_of_four(**asks):
 @pytest.mark.parametrize("gang", [gang_of_four, roles_of_four])
 def test_gang_with_a_cap_is_one_launch_that_may_use_all_of_it(gang):
     result = forecast(gang(**{"skysail.dev/max-cost-usd": "5"}))
-    assert (result.verdict, result.worst_case_usd) == ("allowed", 5.0)
+    assert (result.verdict, result.worst_case_usd) == ("allowed", pytest.approx(5.0, abs=0.01))
+    assert result.worst_case_usd <= 5.0
     assert all("leaves no more" in plan.notes[-1] for plan in result.workloads)
-    lifetime = pytest.approx(5 / result.usd_per_hour * 3600)
+    lifetime = int(5 / result.usd_per_hour * 3600)
     assert [plan.lifetime_seconds for plan in result.workloads] == [lifetime] * len(result.workloads)
 
 

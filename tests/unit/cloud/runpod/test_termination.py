@@ -63,7 +63,7 @@ def test_cost_is_the_rate_if_billing_records_are_missing_or_lower(fault):
 
 @virtual
 async def test_slow_billing_records_do_not_delay_the_end():
-    async with scene(quota=20) as at:  # the last requests of the minute are kept for deletions
+    async with scene(quota=14) as at:  # the last requests of the minute are kept for deletions
         made = await at.account.create(launch_spec())
         await at.account.terminate(made.id, 0.0)
         ended = await at.account.get(made.id)

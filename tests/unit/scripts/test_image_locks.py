@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = (ROOT / "inference/Dockerfile").read_text()
 LOCKS = sorted((*ROOT.glob("*.lock"), *ROOT.glob("inference/*.lock")))
 EXTRAS = ("fastapi-onnx", "fastapi-pytorch")
+# The image installs both locks in one run, so no package may have two versions.
+FETCH = ROOT / "inference/fetch.lock"
 _PINNED = re.compile(r"^([a-z0-9-]+)==([^ ;\\]+)(?: ; ([^\\]+))? \\$")
 
 
@@ -63,8 +65,22 @@ def test_the_image_installs_wheels_from_the_lock_with_hashes_and_nothing_else():
     installs = re.findall(r"(?:pip|uv) .*?install(?:.*\\\n)*.*", DOCKERFILE)
     assert len(installs) == 1
     assert {"--require-hashes", "--only-binary", "-r"} <= set(installs[0].split())
+    assert re.findall(r"-r (\S+)", installs[0]) == ["/build/requirements.lock", "/build/fetch.lock"]
     assert "ARG LOCK=inference/${WITH}.lock" in DOCKERFILE
     assert "pyproject.toml" not in DOCKERFILE
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_image_with_download_program_has_one_version_of_each_package(extra):
+    server, fetch = pins(ROOT / f"inference/{extra}.lock"), pins(FETCH)
+    shared = server.keys() & fetch.keys()
+    assert "msgspec" in {name for name, _ in shared}
+    assert [key for key in shared if server[key] != fetch[key]] == []
+    assert "COPY inference/fetch.lock /build/fetch.lock" in DOCKERFILE
+
+
+def test_image_lets_its_user_write_the_model_that_it_downloads():
+    assert DOCKERFILE.index("chown 65532:65532 /mnt\n") < DOCKERFILE.index("USER 65532\n")
 
 
 def test_make_lock_writes_every_lock():

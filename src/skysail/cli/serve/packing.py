@@ -17,6 +17,7 @@ import msgspec
 from skysail.base.errors import UserError
 
 CHUNK = 256 * 1024
+VERSION_DIGITS = 12
 
 
 class UploadFailed(UserError):
@@ -41,7 +42,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        return self.digest[:12]
+        return self.digest[:VERSION_DIGITS]
 
     @property
     def path(self) -> str:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
 from skysail.cli.serve import manifests
-from skysail.cli.serve.packing import CHUNK, Payload, UploadFailed
+from skysail.cli.serve.packing import CHUNK, VERSION_DIGITS, Payload, UploadFailed
 from skysail.core import pod_pending
+from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kinds.serving.objects import PersistentVolumeClaim
 from skysail.kube.api import quantities
 from skysail.kube.api.resources import PERSISTENT_VOLUME_CLAIM, POD
 from skysail.kube.api.workloads import Pod
 from skysail.kube.client import exec_stream
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from skysail.kube.client.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotServed
 from skysail.kube.client.kubeconfig import Access
 
 _POLL_SECONDS = 0.5
@@ -26,21 +28,52 @@ _PERCENT = 100
 _NO_SPACE = "no space left on device"
 _STEP = 10  # percent between two lines of progress
 
+# A folder of a version: the beginning of a digest.
+_VERSION_GLOB = "[0-9a-f]" * VERSION_DIGITS
+
 Echo = Callable[[str], None]
+
+
+class VolumeFull(UploadFailed):
+    """The volume has no room for the payload."""
 
 
 async def upload(
     client: Client, access: Access, model: str, namespace: str, content: Payload, image: str, echo: Echo
 ) -> None:
-    """Copy the payload to the model's PVC, which is created if it is missing. Raises UploadFailed."""
+    """Copy the payload to the model's PVC, which is created if it is missing. Raises UploadFailed.
+
+    If the volume is full, versions that the model does not use make room.
+    """
     pvc = await volume(client, model, namespace, content)
     pod = await client.create(POD, manifests.upload_pod(model, namespace, image, secrets.token_hex(3)), Pod)
     try:
         await _until_running(client, pod, echo)
-        await _send(access, pod, content, pvc, echo)
+        try:
+            await _send(access, pod, content, pvc, echo)
+        except VolumeFull:
+            kept = {content.version, *await versions_in_use(client, model, namespace)}
+            removed = await _remove_versions(access, pod, kept)
+            if not removed:
+                raise
+            echo(
+                f"PVC {pvc.metadata.name} was full, so earlier versions were deleted from it: {', '.join(removed)}. "
+                "To return to one of them, serve its file again."
+            )
+            content.file.seek(0)
+            await _send(access, pod, content, pvc, echo)
     finally:
         with suppress(NotFound):
             await client.delete(POD, pod, Pod)
+
+
+async def versions_in_use(client: Client, model: str, namespace: str) -> set[str]:
+    """Return the version that the model serves and the one that it should serve."""
+    try:
+        found = await client.get(MODEL_DEPLOYMENT.resource, namespace, model, ModelDeployment)
+    except (NotFound, NotServed):
+        return set()
+    return {found.spec.version, found.status.version} - {""}
 
 
 async def volume(client: Client, model: str, namespace: str, content: Payload) -> PersistentVolumeClaim:
@@ -104,12 +137,28 @@ async def _send(access: Access, pod: Pod, content: Payload, pvc: PersistentVolum
     place = (pod.metadata.namespace, pod.metadata.name, manifests.CONTAINER)
     answer = await exec_stream.run(access, *place, command(content), _chunks(content, echo))
     if answer.failure and _NO_SPACE in answer.stderr.lower():
-        raise UploadFailed(full(pvc, content))
+        raise VolumeFull(full(pvc, content))
     if answer.failure:
         raise UploadFailed(f"The upload failed: {answer.stderr.strip() or answer.failure}.")
     received = answer.stdout.split()[0] if answer.stdout.split() else "nothing"
     if received != content.digest:
         raise UploadFailed(f"The upload is damaged: the cluster received {received}, not {content.digest}. Try again.")
+
+
+async def _remove_versions(access: Access, pod: Pod, kept: Iterable[str]) -> list[str]:
+    """Delete all other versions, and return them."""
+    place = (pod.metadata.namespace, pod.metadata.name, manifests.CONTAINER)
+    answer = await exec_stream.run(access, *place, removal(kept))
+    return answer.stdout.split()
+
+
+def removal(kept: Iterable[str]) -> list[str]:
+    """Return the shell command that deletes the folders of all other versions, and prints their names."""
+    # A version that somebody else wrote into the manifest may have any characters, but no folder here.
+    names = "|".join(sorted(version for version in kept if re.fullmatch(r"[0-9a-f]+", version)))
+    folders = f'cd {manifests.MOUNT} && for version in {_VERSION_GLOB}; do [ -d "$version" ] || continue;'
+    case = f'case "$version" in {names}) ;; *) rm -rf "$version" && echo "$version" ;; esac; done'
+    return ["sh", "-c", f"{folders} {case}"]
 
 
 def command(content: Payload) -> list[str]:

@@ -33,7 +33,12 @@ class _Result(msgspec.Struct):
 
 
 async def run(
-    access: Access, namespace: str, pod: str, container: str, command: Sequence[str], stdin: AsyncIterator[bytes]
+    access: Access,
+    namespace: str,
+    pod: str,
+    container: str,
+    command: Sequence[str],
+    stdin: AsyncIterator[bytes] | None = None,
 ) -> Output:
     """Run the command, and send it all of `stdin`. Raises KubeError.
 
@@ -66,9 +71,10 @@ def _connector(tls: ssl.SSLContext) -> aiohttp.TCPConnector:
     return aiohttp.TCPConnector(ssl=tls)
 
 
-async def _converse(connection: aiohttp.ClientWebSocketResponse, stdin: AsyncIterator[bytes]) -> Output:
-    async for chunk in stdin:
-        await connection.send_bytes(bytes([_STDIN]) + chunk)
+async def _converse(connection: aiohttp.ClientWebSocketResponse, stdin: AsyncIterator[bytes] | None) -> Output:
+    if stdin is not None:
+        async for chunk in stdin:
+            await connection.send_bytes(bytes([_STDIN]) + chunk)
     found = {_STDOUT: b"", _STDERR: b"", _RESULT: b""}
     async for message in connection:
         if message.type is aiohttp.WSMsgType.BINARY and message.data and message.data[0] in found:

@@ -1,5 +1,6 @@
 """Parts of `skysail serve`: manifests, upload, example requests."""
 
+import hashlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from skysail.cli.serve.packing import Payload, UploadFailed
 from skysail.kinds.serving.admission import validation
 from skysail.kinds.serving.api.types import ModelDeployment
 from skysail.kinds.serving.spec.config import serving_config
+from skysail.kube.client import exec_stream
 from skysail.kube.client.errors import AlreadyExists, Forbidden
 
 SETTINGS = Settings(name="iris", namespace="ml", uri="pvc://iris-upload/abc/iris.onnx", version="abc")
@@ -175,6 +177,78 @@ def test_command_that_fails_leaves_nothing_of_the_payload_and_keeps_the_model(tm
         folder = tmp_path / "volume" / content.version
         assert [path.name for path in folder.iterdir()] == ["net"]
         assert (folder / "net" / "a.onnx").read_text() == "x"
+
+
+@pytest.mark.parametrize("in_use", [set(), {"b" * 12}, {"b" * 12, "v1) ;; *) touch /x"}])
+def test_removal_deletes_versions_that_are_not_in_use_and_nothing_else(tmp_path, monkeypatch, in_use):
+    monkeypatch.setattr(manifests, "MOUNT", str(tmp_path))
+    for name in ("a" * 12, "b" * 12, "c" * 12, "lost+found", "deadbeef"):
+        (tmp_path / name / "net").mkdir(parents=True)
+    done = subprocess.run(upload.removal({"a" * 12, *in_use}), capture_output=True, check=True, text=True)
+    removed = {"c" * 12} if in_use else {"b" * 12, "c" * 12}
+    assert set(done.stdout.split()) == removed
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "a" * 12,
+        "b" * 12,
+        "c" * 12,
+        "lost+found",
+        "deadbeef",
+    } - removed
+
+
+class FullVolume:
+    """An API server whose upload pod has a full volume until earlier versions are deleted from it."""
+
+    def __init__(self, removed: str) -> None:
+        self.removed = removed
+        self.commands: list[str] = []
+        self.received = b""
+
+    async def create(self, resource, manifest, type_):
+        return msgspec.convert(manifest, type_)
+
+    async def get(self, resource, namespace, name, type_):
+        if type_ is ModelDeployment:
+            return model(version="b" * 12)
+        return msgspec.convert(
+            {"metadata": {"name": name, "namespace": namespace}, "status": {"phase": "Running"}}, type_
+        )
+
+    async def delete(self, resource, item, type_):
+        return None
+
+    async def run(self, access, namespace, pod, container, command, stdin=None):
+        self.commands.append(command[-1])
+        self.received = b"".join([chunk async for chunk in stdin]) if stdin is not None else self.received
+        if stdin is None:
+            return exec_stream.Output(self.removed, "", "")
+        if len(self.commands) == 1:
+            return exec_stream.Output("", "head: write error: No space left on device", "exit code 1")
+        return exec_stream.Output(f"{hashlib.sha256(self.received).hexdigest()}  -", "", "")
+
+
+async def test_upload_volume_full_deletes_versions_that_the_model_does_not_use_and_tries_again(tmp_path, monkeypatch):
+    api, lines = FullVolume("c" * 12), []
+    monkeypatch.setattr(exec_stream, "run", api.run)
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    with packing.payload(tmp_path / "m.onnx") as content:
+        await upload.upload(api, None, "iris", "ml", content, "busybox", lines.append)
+    assert len(api.commands) == 3
+    assert api.commands[1] == upload.removal({content.version, "abc", "b" * 12})[-1]
+    assert api.received == b"model"
+    assert lines[0] == (
+        "PVC iris-upload was full, so earlier versions were deleted from it: cccccccccccc. "
+        "To return to one of them, serve its file again."
+    )
+
+
+async def test_upload_volume_full_of_versions_in_use_names_the_fix(tmp_path, monkeypatch):
+    api = FullVolume("")
+    monkeypatch.setattr(exec_stream, "run", api.run)
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    with packing.payload(tmp_path / "m.onnx") as content, pytest.raises(UploadFailed, match="too small for another"):
+        await upload.upload(api, None, "iris", "ml", content, "busybox", print)
+    assert len(api.commands) == 2
 
 
 class Volumes:

@@ -24,8 +24,20 @@ class NamedOutputFormat(StrEnum):
     NAME = "name"
 
 
+class CreatedOutputFormat(StrEnum):
+    """Form of what a command creates: for people, as a manifest, for programs, or only the name."""
+
+    TEXT = "text"
+    YAML = "yaml"
+    JSON = "json"
+    NAME = "name"
+
+
 NamedOutputOption = Annotated[NamedOutputFormat, typer.Option("--output", "-o", help="Form of the output.")]
 OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the output.")]
+CreatedOutputOption = Annotated[
+    CreatedOutputFormat, typer.Option("--output", "-o", help="Form of the output; yaml is for --dry-run.")
+]
 OperatorNamespaceOption = Annotated[
     str, typer.Option(envvar="SKYSAIL_OPERATOR_NAMESPACE", help="Namespace of the operator's own objects.")
 ]

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skysail.cli.options import ContextOption, KubeconfigOption, NamespaceOption
+from skysail.cli.options import (
+    ContextOption,
+    CreatedOutputFormat,
+    CreatedOutputOption,
+    KubeconfigOption,
+    NamespaceOption,
+)
 
 if TYPE_CHECKING:
     from skysail.cli.serve.manifests import Settings
@@ -29,6 +35,7 @@ def serve(
     memory: Annotated[str, typer.Option(help="Memory request of each server.")] = "512Mi",
     upload_image: Annotated[str, typer.Option(help="Image with sh, head, tar and sha256sum, for uploads.")] = "busybox",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifest, create nothing.")] = False,
+    output: CreatedOutputOption = CreatedOutputFormat.TEXT,
     namespace: NamespaceOption = "default",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -40,6 +47,8 @@ def serve(
     from skysail.cli import cluster
     from skysail.cli.serve import manifests, packing, upload
 
+    if output is CreatedOutputFormat.YAML and not dry_run:
+        raise typer.BadParameter("yaml is for --dry-run: write json or name.", param_hint="--output")
     access = cluster.access(kubeconfig, context)
     chosen = _name(name) or manifests.model_name(model)
     image = _image(model, access) if runtime == "fastapi-pytorch" else ""
@@ -47,7 +56,7 @@ def serve(
     common |= {"cpu": cpu, "memory": memory}
     if "://" in model:
         settings = manifests.Settings(uri=model, version=_version(model), replicas=replicas, **common)
-        _finish(access, settings, dry_run=dry_run)
+        _finish(access, settings, output, dry_run=dry_run)
         return
     path = Path(model)
     if not path.exists():
@@ -65,18 +74,15 @@ def serve(
                 access,
                 lambda client: upload.upload(client, access, chosen, namespace, content, upload_image, _echo),
             )
-    _finish(access, settings, dry_run=dry_run)
+    _finish(access, settings, output, dry_run=dry_run)
 
 
-def _finish(access: Access, settings: Settings, *, dry_run: bool) -> None:
+def _finish(access: Access, settings: Settings, output: CreatedOutputFormat, *, dry_run: bool) -> None:
     from skysail.cli import cluster
-    from skysail.cli.serve import manifests
     from skysail.cli.serve.rollout import create, until_served
 
     if dry_run:
-        import yaml
-
-        typer.echo(yaml.safe_dump(manifests.model_deployment(settings), sort_keys=False), nl=False)
+        _print_manifest(settings, output)
         return
 
     async def call(client: Client) -> tuple[ModelDeployment, str]:
@@ -90,9 +96,46 @@ def _finish(access: Access, settings: Settings, *, dry_run: bool) -> None:
     except KeyboardInterrupt:
         typer.echo(f"The rollout goes on: kubectl get modeldeployment {where}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
+    if output is not CreatedOutputFormat.TEXT:
+        _print(served, data, output)
+        return
     typer.echo(f"{settings.name} is ready at {served.status.url} inside the cluster.")
     typer.echo(f"Ask it:   skysail predict {where} -d '{data}'")
     typer.echo(f"On this machine: skysail open {settings.name}-service -n {settings.namespace}")
+
+
+def _print_manifest(settings: Settings, output: CreatedOutputFormat) -> None:
+    import msgspec
+    import yaml
+
+    from skysail.cli.serve import manifests
+
+    manifest = manifests.model_deployment(settings)
+    if output is CreatedOutputFormat.JSON:
+        typer.echo(msgspec.json.format(msgspec.json.encode(manifest)))
+    elif output is CreatedOutputFormat.NAME:
+        typer.echo(_resource(settings.name))
+    else:
+        typer.echo(yaml.safe_dump(manifest, sort_keys=False), nl=False)
+
+
+def _print(served: ModelDeployment, data: str, output: CreatedOutputFormat) -> None:
+    import msgspec
+
+    name, namespace = served.metadata.name, served.metadata.namespace
+    if output is CreatedOutputFormat.NAME:
+        typer.echo(_resource(name))
+        return
+    facts = {"namespace": namespace, "name": name, "resource": _resource(name), "version": served.status.version}
+    facts |= {"url": served.status.url, "request": data}
+    typer.echo(msgspec.json.format(msgspec.json.encode(facts)))
+
+
+def _resource(name: str) -> str:
+    from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT
+
+    resource = MODEL_DEPLOYMENT.resource
+    return f"{resource.kind.lower()}.{resource.group}/{name}"
 
 
 def _image(model: str, access: Access) -> str:

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skysail.cli.options import ContextOption, KubeconfigOption, NamespaceOption
+from skysail.cli.options import (
+    ContextOption,
+    CreatedOutputFormat,
+    CreatedOutputOption,
+    KubeconfigOption,
+    NamespaceOption,
+)
 
 if TYPE_CHECKING:
     from skysail.cli.train.code import Code
     from skysail.cli.train.manifests import Settings
+    from skysail.kinds.training.api.training_job import TrainingJob
     from skysail.kube.client.client import Client
     from skysail.kube.client.kubeconfig import Access
     from skysail.local.images.rules import Rule
@@ -37,7 +44,7 @@ def train(
     retries: Annotated[int, typer.Option(min=0, max=100, help="Retries of a failed training.")] = 0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the training.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests, create nothing.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", help="With --dry-run: yaml or json.")] = "yaml",
+    output: CreatedOutputOption = CreatedOutputFormat.TEXT,
     namespace: NamespaceOption = "default",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -68,15 +75,29 @@ def train(
     if dry_run:
         typer.echo(_rendered(settings, code, output), nl=False)
         return
+    _check_output(output, detach=detach)
     access = cluster.access(kubeconfig, context)
     if rule is not None:
         _build(access, rule)
     elif packages:
         _refuse("--with builds an environment on a local cluster; with --image the packages must be in the image.")
-    _run(access, settings, code, is_name_fixed=bool(name), detach=detach)
+    _run(access, settings, code, is_name_fixed=bool(name), detach=detach, output=output)
 
 
-def _run(access: Access, settings: Settings, code: Code, *, is_name_fixed: bool, detach: bool) -> None:
+def _check_output(output: CreatedOutputFormat, *, detach: bool) -> None:
+    """Raise BadParameter for a form that this output cannot have."""
+    if output is CreatedOutputFormat.YAML:
+        raise typer.BadParameter("yaml is for --dry-run: write json or name.", param_hint="--output")
+    if output is not CreatedOutputFormat.TEXT and not detach:
+        raise typer.BadParameter(
+            f"{output} needs --detach or --dry-run: otherwise the output is the log of the training.",
+            param_hint="--output",
+        )
+
+
+def _run(
+    access: Access, settings: Settings, code: Code, *, is_name_fixed: bool, detach: bool, output: CreatedOutputFormat
+) -> None:
     from skysail.cli import cluster
     from skysail.cli.commands.logs import line_printer
     from skysail.cli.train import submission
@@ -86,6 +107,7 @@ def _run(access: Access, settings: Settings, code: Code, *, is_name_fixed: bool,
     async def call(client: Client) -> int:
         job = await submission.create(client, settings, code, is_name_fixed=is_name_fixed)
         created.append(job.metadata.name)
+        _print(job, output)
         typer.echo(f"TrainingJob {job.metadata.name} created in namespace {settings.namespace}.", err=True)
         if detach:
             return 0
@@ -104,6 +126,19 @@ def _run(access: Access, settings: Settings, code: Code, *, is_name_fixed: bool,
     elif code_:
         typer.echo(f"The training failed: skysail why {where}", err=True)
     raise typer.Exit(code_)
+
+
+def _print(job: TrainingJob, output: CreatedOutputFormat) -> None:
+    import msgspec
+
+    from skysail.cli import listing
+    from skysail.kinds.training.api.training_job import TRAINING_JOB
+
+    row = listing.row(TRAINING_JOB.resource, job)
+    if output is CreatedOutputFormat.JSON:
+        typer.echo(msgspec.json.format(msgspec.json.encode(row)))
+    elif output is CreatedOutputFormat.NAME:
+        typer.echo(row.resource)
 
 
 def _packages(script: Path, code: Code, groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:
@@ -152,17 +187,19 @@ def _build(access: Access, rule: Rule) -> None:
         rules.add(rule)
 
 
-def _rendered(settings: Settings, code: Code, output: str) -> str:
+def _rendered(settings: Settings, code: Code, output: CreatedOutputFormat) -> str:
     import msgspec
 
     from skysail.cli.train import manifests
+    from skysail.kinds.training.api.training_job import TRAINING_JOB
 
     documents = (manifests.config_map(settings, code), manifests.training_job(settings, code))
-    if output == "json":
+    if output is CreatedOutputFormat.NAME:
+        group = TRAINING_JOB.resource.group
+        return f"configmap/{documents[0]['metadata']['name']}\ntrainingjob.{group}/{settings.name}\n"
+    if output is CreatedOutputFormat.JSON:
         listed = {"apiVersion": "v1", "kind": "List", "items": documents}
         return msgspec.json.format(msgspec.json.encode(listed)).decode() + "\n"
-    if output != "yaml":
-        raise typer.BadParameter(f"{output} is not a format: write yaml or json.", param_hint="--output")
     return manifests.as_yaml(*documents)
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # Long, because a machine may be busy with other things; no test passes by waiting.
 _TIMEOUT_SECONDS = 600.0
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.02, 0.5
 _COMPACTION = Path(__file__).with_name("compaction.py")
 _AUDIT_POLICY = Path(__file__).with_name("audit_policy.yaml")
 
@@ -274,11 +275,16 @@ class Cluster:
         assert crash.code == 0, crash.log_tail
 
     def until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Look until it is so: the other side is another process, so nobody here can be woken."""
+        """Look until it is so: the other side is another process, so nobody here can be woken.
+
+        Mostly kubectl looks, which takes time on a processor that the other side needs.
+        """
         deadline = time.monotonic() + _TIMEOUT_SECONDS
+        begin = time.monotonic()
         while not is_so():
             assert time.monotonic() < deadline, f"timeout of {_TIMEOUT_SECONDS:.0f} s waiting for {what}"
-            time.sleep(0.02)
+            time.sleep(min(_MAX_PAUSE_SECONDS, max(_MIN_PAUSE_SECONDS, 2 * (time.monotonic() - begin))))
+            begin = time.monotonic()
 
     def _is_ready(self, name: str, port: int) -> bool:
         unit = self.unit(name)

@@ -93,9 +93,7 @@ class ManagerClouds:
 
     def exhausted(self, pod: Pod) -> frozenset[str]:
         owner = pod.metadata.controller
-        if owner is None or owner.kind != "Job":
-            return frozenset()
-        return self._manager.exhausted(pod.metadata.namespace, owner.uid)
+        return frozenset() if owner is None else self._manager.exhausted(pod.metadata.namespace, owner.uid)
 
     def features(self, provider: str) -> Features:
         return self._manager.listings[provider].cloud.features

@@ -93,13 +93,13 @@ class ClaimSpecs:
         )
 
     def _may_leave(self, namespace: str, requirements: CloudRequirements, limits: OfferLimits) -> bool:
-        """Return whether another provider is left that fits, and had capacity for all other pods of the same Job.
+        """Return whether another provider is left that fits, and had capacity for all other pods of the controller.
 
-        Without that check, the pods of a Job would end and be replaced without an end.
+        Without that check, the pods of a controller would end and be replaced without an end.
         """
         if not requirements.may_leave:
             return False
-        ended = self._claims.by("exhausted", IndexKey(namespace, requirements.job))
+        ended = self._claims.by("exhausted", IndexKey(namespace, requirements.controller))
         others = limits.alternatives - {claim.spec.provider for claim in ended}
         return any(self.has_offer(provider, namespace, requirements) for provider in sorted(others))
 

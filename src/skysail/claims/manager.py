@@ -173,10 +173,10 @@ class ClaimManager:
 
         self.offers.on_change(offers_changed)
 
-    def exhausted(self, namespace: str, job_uid: str) -> frozenset[str]:
-        """Return the clouds that had no capacity for another pod of this Job in the last minutes."""
+    def exhausted(self, namespace: str, controller_uid: str) -> frozenset[str]:
+        """Return the clouds that had no capacity for another pod of this controller in the last minutes."""
         since = self._deps.now() - _EXHAUSTED_FOR
-        claims = self._claims.by("exhausted", IndexKey(namespace, job_uid))
+        claims = self._claims.by("exhausted", IndexKey(namespace, controller_uid))
         return frozenset(
             claim.spec.provider
             for claim in claims

@@ -468,6 +468,7 @@ def _pod_owner(member: GangMember) -> OwnerRef:
         container=member.run.container,
         work_key=requirements.work,
         job_uid=requirements.job,
+        controller_uid=requirements.controller,
     )
 
 

@@ -79,7 +79,7 @@ def index_by_work(claim: CloudInstance) -> Iterable[IndexKey]:
 
 
 def index_by_job(claim: CloudInstance) -> Iterable[IndexKey]:
-    """Index claims that have or may have an instance by namespace and Job of their pod."""
+    """Index claims that have or may have an instance by namespace and controller of their pod."""
     for_ = claim.spec.owner
     return (IndexKey(for_.namespace, for_.job_uid),) if for_.job_uid and claim.status.state in _PAID else ()
 
@@ -91,11 +91,11 @@ def index_by_denied(claim: CloudInstance) -> Iterable[IndexKey]:
     return (IndexKey(claim.spec.owner.namespace, ""),) if is_denied else ()
 
 
-def index_by_exhausted_job(claim: CloudInstance) -> Iterable[IndexKey]:
-    """Index claims that ended because no candidate had capacity, by namespace and Job of their pod."""
+def index_by_exhausted_controller(claim: CloudInstance) -> Iterable[IndexKey]:
+    """Index claims that ended because no candidate had capacity, by namespace and controller of their pod."""
     for_, ended = claim.spec.owner, conditions.find_condition(claim.status.conditions, Condition.TERMINATED)
     is_exhausted = claim.status.state == "Terminated" and ended is not None and ended.reason == Reason.NO_CAPACITY
-    return (IndexKey(for_.namespace, for_.job_uid),) if for_.job_uid and is_exhausted else ()
+    return (IndexKey(for_.namespace, for_.controller_uid),) if for_.controller_uid and is_exhausted else ()
 
 
 INDEXES = {
@@ -104,7 +104,7 @@ INDEXES = {
     "work": index_by_work,
     "job": index_by_job,
     "denied": index_by_denied,
-    "exhausted": index_by_exhausted_job,
+    "exhausted": index_by_exhausted_controller,
 }
 
 

@@ -49,6 +49,13 @@ class OwnerRef(fields.ApiStruct, frozen=True):
             description="UID of the Job of the pod. A replacement pod waits until the previous instance is terminated.",
         ),
     ] = field(name="jobUID", default="")
+    controller_uid: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description="UID of the controller of the pod. Its other pods avoid a cloud without capacity for this one.",
+        ),
+    ] = field(name="controllerUID", default="")
 
     @property
     def identity(self) -> IndexKey:

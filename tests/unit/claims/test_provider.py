@@ -749,10 +749,10 @@ def test_start_may_leave_only_for_a_provider_that_had_capacity(alternatives, exh
         quay = Quay()
         ended = (Condition(Conditions.TERMINATED, "True", ago(9), Reason.NO_CAPACITY, "none"),)
         for name in exhausted:
-            owner = OwnerRef(kind="Pod", name="b", uid="older", namespace=POD.namespace, job_uid="job")
+            owner = OwnerRef(kind="Pod", name="b", uid="older", namespace=POD.namespace, controller_uid="rs")
             of = claim("Terminated", of=spec(provider=name, owner=owner), conditions=ended)
             quay.claims.put(msgspec.structs.replace(of, metadata=msgspec.structs.replace(of.metadata, name="older-0")))
-        quay.provider.requirements = lambda _: CloudRequirements(may_leave=True, job="job")
+        quay.provider.requirements = lambda _: CloudRequirements(may_leave=True, controller="rs")
         quay.provider.specs.limits = lambda _: OfferLimits(alternatives=frozenset(alternatives))
         assert (await quay.start()).spec.may_leave == expected
 

@@ -12,14 +12,15 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements of a pod beyond its containers.
 
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
-    replace each other. `gpus` and the fields from `gpu_memory` to `options` are those of the pod's `OffloadRequest`;
-    `max_usd_per_hour` is a cap on the whole machine.
+    replace each other. `controller` is the UID of the Job, ReplicaSet or StatefulSet of the pod. `gpus` and the fields
+    from `gpu_memory` to `options` are those of the pod's `OffloadRequest`; `max_usd_per_hour` is a cap on the whole
+    machine.
     `max_cost_uid`: UID of the object whose launches share `max_cost_usd`; empty if the pod's Job or the pod does.
     `replicas`: copies of the container that run together behind the pod.
     `size`: CPU and memory that the cloud provides and bills.
     `is_cheapest`: the pod leaves the choice of the provider to the ranking of offers.
-    `may_leave`: the pod belongs to a Job, and its replacement may go to another provider. Then the pod ends if no
-    candidate has capacity, instead of waiting.
+    `may_leave`: the pod has a controller that replaces it, and its replacement may go to another provider. Then the
+    pod ends if no candidate has capacity, instead of waiting.
     """
 
     gpus: GpuRequest | None = None
@@ -29,6 +30,7 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 30.0
     work: str = ""
     job: str = ""
+    controller: str = ""
     gpu_memory: int = 0
     regions: tuple[str, ...] = ()
     cloud_types: tuple[str, ...] = ()

@@ -18,6 +18,8 @@ from skysail.node.pod_types import Pod
 from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
+# Controllers that make another pod when one has failed.
+_REPLACING = frozenset({"Job", "ReplicaSet", "StatefulSet"})
 _DEFAULT_GRACE = 30
 _MAX_SENTENCES = 20
 _MAX_NAMES = 10
@@ -45,6 +47,7 @@ def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> Cl
         grace=float(_DEFAULT_GRACE if grace is None else grace),
         work=work_key(pod),
         job=owner.uid if (owner := _job(pod)) else "",
+        controller=controller.uid if (controller := _replacing_controller(pod)) else "",
         gpu_memory=request.gpu_memory,
         regions=request.regions,
         cloud_types=request.cloud_types,
@@ -58,7 +61,7 @@ def requirements(pod: Pod, credentials: RegistryCredentials | None = None) -> Cl
         registry_credentials=credentials,
         is_cheapest=request.provider == CHEAPEST,
         # The replacement of a pod that names its provider or its node would come back to the same provider.
-        may_leave=_job(pod) is not None and (request.provider == CHEAPEST or is_automatic),
+        may_leave=_replacing_controller(pod) is not None and (request.provider == CHEAPEST or is_automatic),
     )
 
 
@@ -143,6 +146,12 @@ def _cluster_volumes(pod: Pod) -> Iterator[str]:
 def _job(pod: Pod) -> OwnerReference | None:
     owner = pod.metadata.controller
     return owner if owner and owner.kind == "Job" else None
+
+
+def _replacing_controller(pod: Pod) -> OwnerReference | None:
+    """Return the controller of the pod if it replaces a pod that has failed, also one whose containers restart."""
+    owner = pod.metadata.controller
+    return owner if owner and owner.kind in _REPLACING else None
 
 
 def _seconds(pod: Pod, request: OffloadRequest) -> float | None:

@@ -44,11 +44,16 @@ def test_requirements_pod_of_job_names_its_work(owner, index, work, job):
         ("Job", {"skysail.dev/offload": "modal"}, False, False),
         ("Job", {}, False, False),
         ("Job", {f"{RUNPOD}managed": "true"}, False, False),
-        ("ReplicaSet", {"skysail.dev/offload": "cheapest"}, True, False),
+        ("ReplicaSet", {"skysail.dev/offload": "cheapest"}, True, True),
+        ("ReplicaSet", {"skysail.dev/offload": "modal"}, False, False),
+        ("StatefulSet", {"skysail.dev/automatic": "true"}, False, True),
+        ("DaemonSet", {"skysail.dev/offload": "cheapest"}, True, False),
         ("", {"skysail.dev/offload": "cheapest"}, True, False),
     ],
 )
-def test_requirements_pod_of_job_without_a_named_provider_may_leave(owner, annotations, is_cheapest, may_leave):
+def test_requirements_pod_that_is_replaced_without_a_named_provider_may_leave(
+    owner, annotations, is_cheapest, may_leave
+):
     found = requirements(pod(owner=owner, annotations=annotations))
     assert (found.is_cheapest, found.may_leave) == (is_cheapest, may_leave)
 

@@ -49,7 +49,7 @@ _UNWATCHED_KINDS = {
 class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     """A cloud node and its provider. `object` is None if the node is unknown, `offers` while they are unknown.
 
-    `is_exhausted`: the provider had no capacity for another pod of the same Job lately.
+    `is_exhausted`: the provider had no capacity for another pod of the same controller lately.
     `unsupported`: fields of the pod that the node does not support.
     `has_private_network`: the pods of a gang reach each other there. `gang_limits`: limits on such a gang.
     """

@@ -72,7 +72,8 @@ class ProviderOption(msgspec.Struct, frozen=True, kw_only=True):
 
     `policy`: why the policies refuse the provider, or None. `unsupported`: fields that its node does not support.
     `offers`: offers that fit the pod, None while they are unknown. `no_offer`: why none fits.
-    `outage`: why the cloud does not answer. `is_exhausted`: it had no capacity for another pod of the same Job lately.
+    `outage`: why the cloud does not answer. `is_exhausted`: it had no capacity for another pod of the
+    same controller lately.
     `fits_node`: whether the pod's own node selector and affinity allow the node.
     `has_private_network`: whether the pods of a gang reach each other there. `gang_limits`: limits on such a gang.
     """

@@ -293,9 +293,10 @@ def _reserved(
         object=request.object if request.max_cost_usd is not None else "",
         instances=request.instances,
     )
-    lasts = max(0.0, usd - request.paid) / request.usd_per_hour * _HOUR if request.usd_per_hour else math.inf
-    if lasts >= request.lifetime or tightest is None:
-        return Reserved(_with_reservation(status, reservation), reservation, min(request.lifetime, lasts))
+    price = request.usd_per_hour or 0.0
+    if tightest is None or request.paid + price * request.lifetime / _HOUR <= usd + _TOLERANCE:
+        return Reserved(_with_reservation(status, reservation), reservation, request.lifetime)
+    lasts = max(0.0, usd - request.paid) / price * _HOUR
     # Leave out errors of floats below a microsecond, which would cost a whole second.
     seconds = float(math.floor(round(lasts, 6)))
     return Reserved(_with_reservation(status, reservation), reservation, seconds, tightest.name)

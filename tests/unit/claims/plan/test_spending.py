@@ -259,9 +259,9 @@ def running(**status: Any):
     return claim("Running", of=spec(candidates=OFFERS), **{**RUNNING, "ready_time": ago(30), **status})
 
 
-def observed(of, **fields: Any):
+def observed(of, price: float = 3.6, **fields: Any):
     """Mirrored once, so that the plan that follows has nothing else to write."""
-    seen = Observed((instance(),))
+    seen = Observed((instance(usd_per_hour=price),))
     made = plan(snapshot(of, observation=seen, **fields))
     after = of if made.status is None else msgspec.structs.replace(of, status=made.status)
     return plan(snapshot(after, observation=seen, **fields)), made
@@ -294,6 +294,14 @@ def test_instance_dearer_than_reserved_raises_the_reservation():
     assert first.actions == ()
     (more,) = again.actions
     assert written(more).reservations == (held(3.6),)
+
+
+def test_instance_dearer_than_reserved_is_kept_if_its_cost_exactly_fits():
+    # With errors of floats, 0.15 - 0.1 USD pay for a little less than an hour at 0.05 USD.
+    of = running(earlier_instances=(EarlierInstance(id="i-0", usd=0.1),), usd_per_hour=0.05)
+    again, _ = observed(of, 0.05, spending=facts(held(0.12), policies=(policy(budget=Budget(0.15)),)))
+    (more,) = again.actions
+    assert written(more).reservations == (held(0.15),)
 
 
 @pytest.mark.parametrize("limit", [{"budget": Budget(3.0)}, {}])

@@ -304,6 +304,13 @@ def test_instance_dearer_than_reserved_is_kept_if_its_cost_exactly_fits():
     assert written(more).reservations == (held(0.15),)
 
 
+@pytest.mark.parametrize(("price", "highest"), [(7.2, 7.2), (1.8, 3.6), (0.0, 3.6)])
+def test_instance_whose_price_changes_keeps_the_highest_one(price, highest):
+    again, first = observed(running(usd_per_hour=3.6), price, spending=facts(held(4.0)))
+    assert first.status.usd_per_hour == highest
+    assert [written(action).reservations for action in again.actions] == ([(held(7.2),)] if highest > 3.6 else [])
+
+
 @pytest.mark.parametrize("limit", [{"budget": Budget(3.0)}, {}])
 def test_instance_dearer_than_reserved_is_terminated_if_the_limits_leave_less(limit):
     of = running()

@@ -161,7 +161,10 @@ class WebInventory:
         return await self._first(handles, lambda app: app.function is not None)
 
     def end(self, app: DeployedApp, claim: str) -> None:
-        """Record that the claim has ended, with its cost. The cost is unknown if this process never sampled it."""
+        """Record that the claim has ended, with its cost.
+
+        The cost is unknown if this process never sampled it, or not before a newer claim had the App.
+        """
         id_, now = tags_module.instance_id(app.app_id, claim), self._now()
         meter = self._meters.pop(id_, None)
         if meter is not None and claim == app.tags.claim:
@@ -177,9 +180,9 @@ class WebInventory:
 
     def _count_from_now(self, app: DeployedApp, claim: str) -> None:
         """Bill a claim that has its App back from now on: until now, a newer claim has paid."""
-        # Also after a restart: without a meter, the next sample bills the time since the newer claim began.
-        meter = self._meters.setdefault(tags_module.instance_id(app.app_id, claim), _Meter())
-        meter.at = self._now()
+        meter = self._meters.get(tags_module.instance_id(app.app_id, claim))
+        if meter is not None:
+            meter.at = self._now()
 
     async def _handles(self) -> list[modal.App]:
         """Return the live Apps of the cluster."""
@@ -251,6 +254,8 @@ class WebInventory:
             log.debug("containers not counted", extra={"app": app.app_id, "why": str(error)})
             return
         id_ = tags_module.instance_id(app.app_id, app.tags.claim)
+        if app.tags.is_returned and id_ not in self._meters:
+            return  # what the claim has cost before the newer one is not known any more
         self._meters.setdefault(id_, _Meter()).add(self._now(), stats.num_total_runners, app.tags)
 
 

@@ -79,6 +79,8 @@ class WebInventory:
         self._ended: dict[str, Instance] = {}
         # Claims of each live App by its tags when they were last read.
         self._claims: dict[str, tuple[str, ...]] = {}
+        # Claim that takes over each App, until its tags name it.
+        self._expected: dict[str, str] = {}
         # Ids of Apps whose last reading failed or did not end in time.
         self._slow: set[str] = set()
         # Names of Apps that this process deploys now.
@@ -95,6 +97,7 @@ class WebInventory:
         handles = await self._handles()
         ids = _ids(handles)
         self._claims = {app_id: self._claims[app_id] for app_id in self._claims.keys() & ids}
+        self._expected = {app_id: self._expected[app_id] for app_id in self._expected.keys() & ids}
         self._slow &= ids
         read = await self._read_all(handles)
         if ids - read.keys():
@@ -133,8 +136,9 @@ class WebInventory:
         return [row for id_, row in self._ended.items() if id_ not in listed]
 
     def _unreadable(self, app_ids: set[str]) -> frozenset[str]:
-        """Return the names and instances of the claims that these Apps had when they were last read."""
+        """Return the names and instances of the claims that these Apps had when last read, or may have now."""
         claims = [(app_id, claim) for app_id in app_ids for claim in self._claims.get(app_id, ())]
+        claims += [(app_id, self._expected[app_id]) for app_id in app_ids & self._expected.keys()]
         return frozenset(name for app_id, claim in claims for name in (claim, tags_module.instance_id(app_id, claim)))
 
     async def get(self, instance: str) -> Instance | None:
@@ -159,6 +163,10 @@ class WebInventory:
         """Return the deployed App with this name, or None."""
         handles = (handle for handle in await self._handles() if handle.name == name)
         return await self._first(handles, lambda app: app.function is not None)
+
+    def expect(self, app: DeployedApp, claim: str) -> None:
+        """Record that the claim takes the App over: while its new tags cannot be read, the claim is not absent."""
+        self._expected[app.app_id] = claim
 
     def end(self, app: DeployedApp, claim: str) -> None:
         """Record that the claim has ended, with its cost.
@@ -216,13 +224,18 @@ class WebInventory:
         try:
             written = await errors.bounded(handle.get_tags.aio(client=client), _CALL_SECONDS, "return tags")
             tags = tags_module.decode(written)
-            self._claims[handle.app_id or ""] = (tags.claim, *tags.earlier) if tags.claim else ()
+            self._note_claims(handle.app_id or "", (tags.claim, *tags.earlier) if tags.claim else ())
             function, url = await self._function(client, handle)
         except exception.NotFoundError:
             return None
         except errors.SDK_ERRORS as error:
             raise errors.of_read(error) from error
         return DeployedApp(handle=handle, tags=tags, written_tags=dict(written), function=function, url=url)
+
+    def _note_claims(self, app_id: str, claims: tuple[str, ...]) -> None:
+        self._claims[app_id] = claims
+        if self._expected.get(app_id) in claims:
+            del self._expected[app_id]
 
     async def _function(self, client: modal.Client, handle: modal.App) -> tuple[AnyFunction | None, str]:
         """Return the function and its URL, None before the first deploy has ended."""

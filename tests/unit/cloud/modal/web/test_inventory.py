@@ -25,12 +25,14 @@ class Clock:
         return self.now
 
 
-def app(*, count: int, claim: str = "c1", earlier: tuple[str, ...] = (), is_returned: bool = False) -> DeployedApp:
+def app(
+    *, count: int, claim: str = "c1", earlier: tuple[str, ...] = (), is_returned: bool = False, app_id: str = "ap-1"
+) -> DeployedApp:
     async def stats() -> Any:
         return SimpleNamespace(num_total_runners=count)
 
     return DeployedApp(
-        handle=SimpleNamespace(app_id="ap-1", name="ow-x"),  # type: ignore[arg-type]
+        handle=SimpleNamespace(app_id=app_id, name="ow-x"),  # type: ignore[arg-type]
         tags=WebTags(
             claim=claim,
             cluster=CLUSTER,
@@ -122,6 +124,7 @@ class Sdk:
 
     def __init__(self, count: int) -> None:
         self.hung: set[int] = set()
+        self.claim = ""
         self.environment = ""
         self.Environment = SimpleNamespace(from_context=lambda client: self)
         function = SimpleNamespace(get_web_url=_answer("https://x.modal.run"), get_current_stats=_answer(_STATS))
@@ -137,7 +140,7 @@ class Sdk:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(1000.0)
                 await asyncio.sleep(1000.0)
-            return {"owner": "skysail", "cluster": CLUSTER, "claim": f"c{number}"}
+            return {"owner": "skysail", "cluster": CLUSTER, "claim": self.claim or f"c{number}"}
 
         name = f"{prefix(CLUSTER)}default.a{number}"
         return SimpleNamespace(app_id=f"ap-{number}", name=name, get_tags=SimpleNamespace(aio=tags))
@@ -170,6 +173,28 @@ def test_inventory_apps_that_hang_are_read_after_the_others(monkeypatch):
     found = play_listings(monkeypatch, Sdk(25), [set(), *[set(range(20))] * 4])[-1]
     assert {row.claim for row in found.instances} == {f"c{number}" for number in range(20, 25)}
     assert found.unreadable == {name for n in range(20) for name in (f"c{n}", instance_id(f"ap-{n}", f"c{n}"))}
+
+
+def test_inventory_app_that_hangs_after_a_take_over_hides_the_new_claim(monkeypatch):
+    """A listing between the begin of a deploy and its new tags still reads the old ones."""
+    sdk = Sdk(1)
+    monkeypatch.setattr(inventory_module, "modal", sdk)
+
+    async def play() -> list[Any]:
+        of = WebInventory(sdk, CLUSTER, now=Clock())  # type: ignore[arg-type]
+        of.expect(app(count=1, app_id="ap-0"), "new")
+        found = [await of.list_all()]
+        sdk.hung = {0}
+        found.append(await of.list_all())
+        sdk.hung, sdk.claim = set(), "new"
+        await of.list_all()
+        sdk.hung, sdk.claim = {0}, "newest"
+        return [*found, await of.list_all()]
+
+    read, hidden, known = virtual_time.run(play())
+    assert (read.complete, read.unreadable) == (True, set())
+    assert hidden.unreadable == {"c0", "new", instance_id("ap-0", "c0"), instance_id("ap-0", "new")}
+    assert known.unreadable == {"new", instance_id("ap-0", "new")}
 
 
 def test_inventory_app_that_was_never_read_and_hangs_makes_the_listing_incomplete(monkeypatch):

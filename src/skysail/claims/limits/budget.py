@@ -139,6 +139,11 @@ def reserve(
     return _reserved(status, request, usd, tightest, now)
 
 
+def lifetime_limited(lifetime: float, limited_by: str) -> str:
+    """Return the sentence that tells users which limit makes a lifetime shorter."""
+    return f"The instance ends after {lifetime:.0f} seconds, because {limited_by} leaves no more: raise it."
+
+
 def find(status: SpendAccountStatus, claim: str) -> Reservation | None:
     """Return the reservation of the claim, or None."""
     return next((reservation for reservation in status.reservations if reservation.claim == claim), None)

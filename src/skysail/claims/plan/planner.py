@@ -137,7 +137,11 @@ def _call(snapshot: Snapshot, permit: spending.Permit) -> Plan:
     # Start the lifetime at the call, as the cloud does: time spent waiting for capacity does not count.
     deadline = timestamp(snapshot.now + timedelta(seconds=spec.max_lifetime))
     status = msgspec.structs.replace(
-        candidates.begin(claim, status), state="Launching", launching=launching, deadline_time=deadline
+        candidates.begin(claim, status),
+        state="Launching",
+        launching=launching,
+        deadline_time=deadline,
+        lifetime_limit=permit.limited_by,
     )
     status = spending.launching_status(status, permit.reservation)
     launch_instance = LaunchInstance(claim.spec.provider, CLOUD_INSTANCE.resource, claim, spec, status)

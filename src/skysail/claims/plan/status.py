@@ -57,7 +57,9 @@ def reset_to_claimed(
     """Reset the status to Claimed, because the cloud certainly has no instance of this claim any more."""
     old = status or snapshot.object.status
     new = set_condition(snapshot, old, Conditions.LAUNCHED, "False", reason, message)
-    new = msgspec.structs.replace(without_instance(new), state="Claimed", launching=None, deadline_time=None)
+    new = msgspec.structs.replace(
+        without_instance(new), state="Claimed", launching=None, deadline_time=None, lifetime_limit=""
+    )
     # A condition of a termination is about an earlier instance of this claim.
     rest = tuple(row for row in new.conditions if row.type != Conditions.TERMINATED)
     return msgspec.structs.replace(new, conditions=rest)

@@ -12,10 +12,12 @@ from skysail.claims.limits.offload_policy import Budget
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT, DayTotal, ObjectTotal, Reservation, SpendAccountStatus
 from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.plan.planner import plan, refused
+from skysail.claims.pod_events import events_of
 from skysail.claims.requirements.cloud_requirements import CloudRequirements
 from skysail.claims.requirements.cost_cap import with_cap
-from skysail.claims.snapshot import Observed, OwnerState
+from skysail.claims.snapshot import CallResult, Observed, OwnerState
 from skysail.claims.types import Candidate, EarlierInstance, Gpu
+from skysail.cloud.errors import NoCapacity
 from skysail.core import conditions
 from skysail.core.actions import Create, Delete, Event, LaunchInstance, PatchStatus, TerminateInstance
 from skysail.kinds.offload.plan.cost_cap import cost_cap
@@ -176,12 +178,28 @@ def test_launch_with_little_money_left_shortens_the_deadline():
     assert (launch.launch_spec.max_lifetime, launch.status.deadline_time) == (1800.0, "2026-11-15T12:30:00Z")
     (event,) = made.events
     assert (event.reason, event.warning) == (EventReason.LIFETIME_LIMITED, True)
+    assert launch.status.lifetime_limit == "the daily budget of 0.5 USD in OffloadPolicy default"
+    call = CallResult(nonce=launch.status.launching.nonce, error=NoCapacity("None."), failed=NOW)
+    again = plan(snapshot(msgspec.structs.replace(wanted(), status=launch.status), call=call))
+    assert (again.status.state, again.status.lifetime_limit) == ("Claimed", "")
+
+
+def test_launch_with_a_limit_says_the_same_to_claim_and_pod():
+    before = wanted()
+    made = plan(snapshot(before, spending=facts(policies=(policy(budget=Budget(0.5, "Day")),))))
+    of_pod = events_of(before, msgspec.structs.replace(before, status=made.actions[-1].status))
+    assert made.events[0] in of_pod
+    assert made.events[0].message == (
+        "The instance ends after 1800 seconds, because the daily budget of 0.5 USD in OffloadPolicy default leaves no"
+        " more: raise it."
+    )
 
 
 def test_launch_with_a_policy_deadline_reserves_less():
     made = plan(snapshot(wanted(), spending=facts(policies=(policy(max_duration_seconds=360),))))
     reserve, launch = made.actions
     assert (written(reserve).reservations[0].usd, launch.launch_spec.max_lifetime) == (0.1, 360)
+    assert launch.status.lifetime_limit == "spec.maxDurationSeconds of an OffloadPolicy"
 
 
 def test_launch_without_money_left_waits():

@@ -344,7 +344,7 @@ class Reason(DocumentedName):
     WAITING_FOR_NODE = "WaitingForNode", "The claim is there; what to run has not been said since the operator started."
     WAITING_FOR_GANG = "WaitingForGang", "Not all pods of the gang are on the node of the cloud yet."
     GANG_FAILED = "GangFailed", "The rank ended because another rank of its gang had failed; the message names it."
-    GANG_MEMBERS_DIFFER = "GangMembersDiffer", "The ranks of a gang ask for different images or GPUs."
+    GANG_MEMBERS_DIFFER = "GangMembersDiffer", "The ranks of a gang ask for different images or machines."
     PREVIOUS_INSTANCE_RUNNING = (
         "PreviousInstanceRunning",
         "An older pod of the same Job index has an instance that is not terminated.",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from skysail.base.names import EventReason, Reason
-from skysail.claims.plan.termination import lifetime, lifetime_limit
+from skysail.claims.limits import budget
+from skysail.claims.plan.termination import lifetime
 from skysail.claims.types import CloudInstance, CloudInstanceStatus
 from skysail.core.actions import Event
 
@@ -19,8 +20,8 @@ def _changes(before: CloudInstanceStatus, claim: CloudInstance) -> Iterator[Even
     cloud, now = claim.spec.provider, claim.status
     if now.state == "Launching" and now.launching != before.launching:
         yield Event(Reason.LAUNCHING, f"{cloud} is called for {_offer(claim)}.")
-        if limit := lifetime_limit(claim):
-            note = f"The instance ends after {lifetime(now):.0f} seconds. {limit}"
+        if now.lifetime_limit:
+            note = budget.lifetime_limited(lifetime(now) or 0.0, now.lifetime_limit)
             yield Event(EventReason.LIFETIME_LIMITED, note, warning=True)
     if len(now.refused_candidates) > len(before.refused_candidates):
         refused = now.refused_candidates[-1]

@@ -271,6 +271,9 @@ class CloudInstanceStatus(fields.ApiStruct, frozen=True, kw_only=True):
     deadline_time: Annotated[
         fields.Time | None, Meta(description="When the cloud terminates the instance on its own.")
     ] = None
+    lifetime_limit: Annotated[
+        fields.Text, Meta(description="Budget, cap or policy that made the lifetime shorter, empty if none did.")
+    ] = ""
     start_time: Annotated[fields.Time | None, Meta(description="When billing started.")] = None
     ready_time: Annotated[fields.Time | None, Meta(description="When the program started.")] = None
     finish_time: Annotated[fields.Time | None, Meta(description="When the program exited.")] = None

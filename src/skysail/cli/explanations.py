@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from skysail.base import terminal_text
-from skysail.base.names import Condition
 from skysail.claims.types import CloudInstance
 from skysail.core import pod_pending
 from skysail.kinds.serving.api.types import MLModel, ModelDeployment
@@ -67,13 +66,7 @@ def failed_container(found: Pod) -> tuple[str, Terminated] | None:
 
 
 def _pending_message(found: Pod) -> str:
-    """Return why the pod does not run. Empty if no reason is known.
-
-    For a pod that asks for a cloud, the scheduler's message would only say that no node in the cluster fits.
-    """
-    offload = next((row for row in found.status.conditions if row.type == Condition.OFFLOAD), None)
-    if not found.spec.node_name and offload is not None and offload.status == "False":
-        return offload.message
+    """Return why the pod does not run. Empty if no reason is known."""
     reason = pod_pending.pending_reason(found, f"Pod {found.metadata.name}")
     return "" if reason is None else reason.message
 

@@ -10,10 +10,13 @@ from typing import TypeVar
 import msgspec
 
 from skysail.base import terminal_text
-from skysail.base.names import Condition, Reason
+from skysail.base.names import Condition, Label, Reason
+from skysail.kube.api.workloads import Condition as PodCondition
 from skysail.kube.api.workloads import Pod
 
 _GATED = "SchedulingGated"
+_HOSTNAME = "kubernetes.io/hostname"
+_CLOUD_NODE = "virtual-kubelet"
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 _NO_CONFIG = {"CreateContainerConfigError"}
 _BACK_OFF = "ImagePullBackOff"
@@ -73,7 +76,7 @@ def pending_reason(pod: Pod, who: str, *, event: PodEvent | None = None, previou
     unscheduled = pod.unscheduled_condition
     refused = next((row for row in pod.status.conditions if row.type == Condition.OFFLOAD), None)
     if refused is not None and refused.status == "False" and not pod.spec.node_name:
-        return PendingReason(_REASONS.get(refused.reason, Reason.NO_MATCHING_NODE), f"{who}: {refused.message}")
+        return _refused(who, refused, None if _is_for_cloud(pod) else unscheduled)
     if unscheduled is not None:
         return _unscheduled(who, unscheduled.reason, unscheduled.message)
     for container in pod.containers:
@@ -122,6 +125,20 @@ def truncate(message: str) -> str:
 def _is_on_its_way(pod: Pod) -> bool:
     waiting = [container.state.waiting for container in pod.containers if container.state.waiting is not None]
     return not pod.metadata.is_deleting and all(each.reason in _ON_ITS_WAY for each in waiting)
+
+
+def _is_for_cloud(pod: Pod) -> bool:
+    """Return whether the pod selects a cloud's node: the scheduler only says that the other nodes do not match."""
+    selector = pod.spec.node_selector
+    return _HOSTNAME in selector or selector.get(Label.TYPE) == _CLOUD_NODE
+
+
+def _refused(who: str, refused: PodCondition, unscheduled: PodCondition | None) -> PendingReason:
+    """Return why no cloud takes the pod, and why the cluster does not. A gate says nothing about the cluster."""
+    message = f"{who}: {refused.message}"
+    if unscheduled is not None and unscheduled.reason != _GATED:
+        message = f"{message} {_unscheduled(who, unscheduled.reason, unscheduled.message).message}"
+    return PendingReason(_REASONS.get(refused.reason, Reason.NO_MATCHING_NODE), message)
 
 
 def _unscheduled(who: str, reason: str, message: str) -> PendingReason:

@@ -51,18 +51,19 @@ def test_each_step_of_a_launch_is_an_event():
 
 
 def test_limit_that_shortens_the_lifetime_is_a_warning_of_the_pod():
-    spec = replace(SPEC, max_lifetime_seconds=3600, max_cost_usd=0.5)
-    before = replace(BEFORE, spec=spec)
     launching = replace(
-        before.status, state="Launching", launching=Launching(by="me", nonce="x", at=AT), deadline_time=SOON
+        BEFORE.status,
+        state="Launching",
+        launching=Launching(by="me", nonce="x", at=AT),
+        deadline_time=SOON,
+        lifetime_limit="the cap of 0.5 USD",
     )
-    _, event = events_of(before, replace(before, status=launching))
+    _, event = events_of(BEFORE, replace(BEFORE, status=launching))
     assert (event.reason, event.warning) == ("LifetimeLimited", True)
     assert event.message == (
-        "The instance ends after 300 seconds. The cost cap of 0.5 USD or an OffloadPolicy leaves no more: raise it."
+        "The instance ends after 300 seconds, because the cap of 0.5 USD leaves no more: raise it."
     )
-    unlimited = replace(before, spec=replace(spec, max_lifetime_seconds=300))
-    assert len(events_of(unlimited, replace(unlimited, status=launching))) == 1
+    assert len(events_of(BEFORE, replace(BEFORE, status=replace(launching, lifetime_limit="")))) == 1
 
 
 def test_refused_candidate_is_a_warning():

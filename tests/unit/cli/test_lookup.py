@@ -207,13 +207,27 @@ def test_a_pod_in_a_crash_loop_is_explained_by_its_exit_code_and_log():
     ]
 
 
-def test_a_pod_that_no_cloud_takes_is_explained_by_the_cloud_and_not_by_the_scheduler():
+@pytest.mark.parametrize(
+    ("selector", "of_scheduler"),
+    [
+        ({"kubernetes.io/hostname": "modal.com"}, ""),
+        ({}, " Pod iris fits on no node: 0/3 nodes are available. Lower its requests, or free capacity."),
+    ],
+)
+def test_a_pod_that_no_cloud_takes_is_explained_by_the_cloud_and_by_the_scheduler_if_it_may_run_in_the_cluster(
+    selector, of_scheduler
+):
     rows = [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."},
         {"type": "skysail.dev/Offload", "status": "False", "message": "modal has no GPU Z9."},
     ]
-    found = msgspec.convert({"metadata": META, "status": {"phase": "Pending", "conditions": rows}}, Pod)
-    assert list(explanations.pod(found))[1:] == ["Why: modal has no GPU Z9."]
+    manifest = {
+        "metadata": META,
+        "spec": {"nodeSelector": selector},
+        "status": {"phase": "Pending", "conditions": rows},
+    }
+    found = msgspec.convert(manifest, Pod)
+    assert list(explanations.pod(found))[1:] == [f"Why: Pod iris: modal has no GPU Z9.{of_scheduler}"]
 
 
 def test_a_job_of_kubernetes_is_explained_by_its_condition_and_newest_pod():

@@ -19,13 +19,31 @@ REFUSED = {
 }
 
 
-def pod(*conditions: dict[str, str], node: str = "") -> Pod:
-    spec = {"nodeName": node} if node else {}
+def pod(*conditions: dict[str, str], node: str = "", selector: dict[str, str] | None = None) -> Pod:
+    spec = {"nodeSelector": selector or {}, **({"nodeName": node} if node else {})}
     return msgspec.convert({"metadata": {"name": "p"}, "spec": spec, "status": {"conditions": conditions}}, Pod)
 
 
 def test_pending_reason_refusal_of_a_cloud_comes_before_that_of_the_scheduler():
     found = pod_pending.pending_reason(pod(UNSCHEDULED, REFUSED), "Server p")
+    assert found == PendingReason(
+        Reason.POLICY_DENIED,
+        "Server p: No OffloadPolicy allows modal: create one. Server p fits on no node: 0/1 nodes: cpu. Lower its"
+        " requests, or free capacity.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "selector"),
+    [
+        ((), {}),
+        (({**UNSCHEDULED, "reason": "SchedulingGated"},), {}),
+        ((UNSCHEDULED,), {"kubernetes.io/hostname": "modal.com"}),
+        ((UNSCHEDULED,), {"type": "virtual-kubelet"}),
+    ],
+)
+def test_pending_reason_refusal_of_a_pod_that_the_cluster_cannot_run_is_alone(rows, selector):
+    found = pod_pending.pending_reason(pod(*rows, REFUSED, selector=selector), "Server p")
     assert found == PendingReason(Reason.POLICY_DENIED, "Server p: No OffloadPolicy allows modal: create one.")
 
 

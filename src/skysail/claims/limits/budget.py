@@ -139,6 +139,11 @@ def reserve(
     return _reserved(status, request, usd, tightest, now)
 
 
+def lifetime_limited(lifetime: float, limited_by: str) -> str:
+    """Return the sentence that tells users which limit makes a lifetime shorter."""
+    return f"The instance ends after {lifetime:.0f} seconds, because {limited_by} leaves no more: raise it."
+
+
 def find(status: SpendAccountStatus, claim: str) -> Reservation | None:
     """Return the reservation of the claim, or None."""
     return next((reservation for reservation in status.reservations if reservation.claim == claim), None)
@@ -293,9 +298,10 @@ def _reserved(
         object=request.object if request.max_cost_usd is not None else "",
         instances=request.instances,
     )
-    lasts = max(0.0, usd - request.paid) / request.usd_per_hour * _HOUR if request.usd_per_hour else math.inf
-    if lasts >= request.lifetime or tightest is None:
-        return Reserved(_with_reservation(status, reservation), reservation, min(request.lifetime, lasts))
+    price = request.usd_per_hour or 0.0
+    if tightest is None or request.paid + price * request.lifetime / _HOUR <= usd + _TOLERANCE:
+        return Reserved(_with_reservation(status, reservation), reservation, request.lifetime)
+    lasts = max(0.0, usd - request.paid) / price * _HOUR
     # Leave out errors of floats below a microsecond, which would cost a whole second.
     seconds = float(math.floor(round(lasts, 6)))
     return Reserved(_with_reservation(status, reservation), reservation, seconds, tightest.name)

@@ -27,6 +27,9 @@ from skysail.core import conditions
 from skysail.core.actions import Event, LaunchInstance, Plan
 from skysail.core.conditions import set_condition
 
+# Reasons to wait that end when the cloud answers. Another provider may serve a pod sooner only then.
+_WAITS_FOR_CLOUD = {Reason.THROTTLED, Reason.CLOUD_UNREACHABLE}
+
 
 def plan(snapshot: Snapshot) -> Plan:
     return spending.account_for(_without_strangers(snapshot), _plan_candidates(snapshot))
@@ -106,12 +109,11 @@ def _launch(snapshot: Snapshot) -> Plan:
         return termination.finalize(snapshot, reason, usd=claim_status.NEVER_PAID)
     if candidates.is_hopeless(snapshot.object):
         return candidates.give_up(snapshot)
-    if report := candidates.long_throttle(snapshot):
-        return candidates.give_up(snapshot, report=report)
     permit = spending.permit(snapshot)
     wait = _wait(snapshot, permit)
     if wait is not None:
-        return _waiting(snapshot, *wait)
+        report = candidates.long_throttle(snapshot) if wait[0] in _WAITS_FOR_CLOUD else ""
+        return candidates.give_up(snapshot, report=report) if report else _waiting(snapshot, *wait)
     return _call(snapshot, permit) if isinstance(permit, spending.Permit) else spending.open_account(snapshot)
 
 
@@ -135,7 +137,11 @@ def _call(snapshot: Snapshot, permit: spending.Permit) -> Plan:
     # Start the lifetime at the call, as the cloud does: time spent waiting for capacity does not count.
     deadline = timestamp(snapshot.now + timedelta(seconds=spec.max_lifetime))
     status = msgspec.structs.replace(
-        candidates.begin(claim, status), state="Launching", launching=launching, deadline_time=deadline
+        candidates.begin(claim, status),
+        state="Launching",
+        launching=launching,
+        deadline_time=deadline,
+        lifetime_limit=permit.limited_by,
     )
     status = spending.launching_status(status, permit.reservation)
     launch_instance = LaunchInstance(claim.spec.provider, CLOUD_INSTANCE.resource, claim, spec, status)

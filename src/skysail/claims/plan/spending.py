@@ -37,6 +37,7 @@ from skysail.core.actions import Action, Create, Delete, Event, LaunchInstance, 
 
 # Delay until a denied launch is checked again although no policy or account has changed, because a period may end.
 _RETRY_SECONDS = 60.0
+_POLICY_LIFETIME = "spec.maxDurationSeconds of an OffloadPolicy"
 _ALIVE = {"Starting", "Running", "Terminating"}
 # Reasons to wait for longer than a moment: the money may serve another launch meanwhile.
 _LONG_WAITS = {
@@ -68,13 +69,21 @@ class Unknown(NamedTuple):
 class Permit(msgspec.Struct, frozen=True):
     """Permission to launch. `actions` reserve the money and come before the launch.
 
-    `lifetime`: seconds that the instance may live, at most reservation ÷ price.
+    `lifetime`: seconds that the instance may live, at most reservation ÷ price. `limited_by`: the limit that made the
+    lifetime shorter, empty if none did.
     """
 
     lifetime: float
     reservation: Reservation
+    limited_by: str = ""
     actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        if not self.limited_by:
+            return ()
+        message = budget.lifetime_limited(self.lifetime, self.limited_by)
+        return (Event(EventReason.LIFETIME_LIMITED, message, warning=True),)
 
 
 class NoAccount(msgspec.Struct, frozen=True):
@@ -98,15 +107,14 @@ def permit(snapshot: Snapshot) -> Answer:
         return Denial(reason, decision.message, _RETRY_SECONDS)
     if facts.account is None:
         return NoAccount()
-    lifetime = _lifetime(snapshot)
-    lifetime = min(lifetime, decision.max_lifetime or lifetime)
+    requested = _lifetime(snapshot)
+    lifetime = min(requested, decision.max_lifetime or requested)
     request = msgspec.structs.replace(_request(claim, price_of(claim), lifetime), finish=decision.finish)
     made = budget.reserve(facts.account.status, request, decision.budgets, snapshot.now)
     if isinstance(made, NotReserved):
         return Denial(Reason.BUDGET_EXHAUSTED, made.message, _RETRY_SECONDS)
-    return Permit(
-        made.lifetime, made.reservation, _write(facts.account, made.status), _limited(made.limited_by, made.lifetime)
-    )
+    limited_by = made.limited_by or (_POLICY_LIFETIME if lifetime < requested else "")
+    return Permit(made.lifetime, made.reservation, limited_by, _write(facts.account, made.status))
 
 
 def open_account(snapshot: Snapshot) -> Plan:
@@ -204,13 +212,6 @@ def _direct_owner(claim: CloudInstance) -> str:
     """Return the UID of the Job of the claim, or of its owner. It had the cap of claims without `maxCostUID`."""
     owner = claim.spec.owner
     return owner.job_uid or owner.uid
-
-
-def _limited(limited_by: str, lifetime: float) -> tuple[Event, ...]:
-    if not limited_by:
-        return ()
-    message = f"The instance ends after {lifetime:.0f} seconds, because {limited_by} leaves no more: raise it."
-    return (Event(EventReason.LIFETIME_LIMITED, message, warning=True),)
 
 
 def _cover(snapshot: Snapshot, plan: Plan, status: CloudInstanceStatus) -> Plan:

@@ -28,7 +28,7 @@ _NO_CODE = 255
 
 
 def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStatus:
-    """Copy the instance into the status. Values that are already set, such as times and prices, are kept."""
+    """Copy the instance into the status. Times that are already set are kept, and a price only rises."""
     status, message = snapshot.object.status, "The cloud has created the instance."
     status = set_condition(snapshot, status, Conditions.LAUNCHED, "True", Reason.LAUNCHED, message)
     runs = instance.state == "running" or instance.started is not None
@@ -40,8 +40,7 @@ def mirror_instance(snapshot: Snapshot, instance: Instance) -> CloudInstanceStat
         instance_id=instance.id,
         app_id=instance.app[:_MAX_WORD_LENGTH],
         url=instance.url if len(instance.url) <= _MAX_URL_LENGTH else "",
-        # A price of 0 is not known yet at some clouds.
-        usd_per_hour=status.usd_per_hour or usd(instance.usd_per_hour),
+        usd_per_hour=_highest_price(status, instance),
         region=instance.region[:_MAX_WORD_LENGTH],
         deadline_time=status.deadline_time or _deadline(snapshot, start),
         start_time=start,
@@ -58,7 +57,9 @@ def reset_to_claimed(
     """Reset the status to Claimed, because the cloud certainly has no instance of this claim any more."""
     old = status or snapshot.object.status
     new = set_condition(snapshot, old, Conditions.LAUNCHED, "False", reason, message)
-    new = msgspec.structs.replace(without_instance(new), state="Claimed", launching=None, deadline_time=None)
+    new = msgspec.structs.replace(
+        without_instance(new), state="Claimed", launching=None, deadline_time=None, lifetime_limit=""
+    )
     # A condition of a termination is about an earlier instance of this claim.
     rest = tuple(row for row in new.conditions if row.type != Conditions.TERMINATED)
     return msgspec.structs.replace(new, conditions=rest)
@@ -101,6 +102,15 @@ def time(seconds: float | None) -> str | None:
 def usd(amount: float | None) -> float | None:
     """Return the price. Returns None if the value is missing or implausible."""
     return amount if amount is not None and 0 <= amount <= _DEAREST else None
+
+
+def _highest_price(status: CloudInstanceStatus, instance: Instance) -> float | None:
+    """Return the highest price so far, so that the cost is not understated. A price of 0 may not be known yet.
+
+    An App of Modal that a newer claim has changed goes back to its claim at the price of the newer one.
+    """
+    prices = (status.usd_per_hour, usd(instance.usd_per_hour))
+    return max((price for price in prices if price is not None), default=None)
 
 
 def _called(snapshot: Snapshot) -> str:

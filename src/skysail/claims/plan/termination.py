@@ -53,7 +53,7 @@ def termination_reason(snapshot: Snapshot) -> TerminationReason | None:
         return TerminationReason(Reason.DELETED, "The claim was deleted.")
     span = lifetime(claim.status)
     if span is not None and snapshot.uptime >= span:
-        message = f"The instance reached its maximum lifetime of {span:.0f} seconds. {lifetime_limit(claim)}".strip()
+        message = f"The instance reached its maximum lifetime of {span:.0f} seconds{_because(claim)}."
         return TerminationReason(Reason.DEADLINE_EXCEEDED, message)
     return None
 
@@ -69,14 +69,10 @@ def lifetime(status: CloudInstanceStatus) -> float | None:
     return (datetime.fromisoformat(status.deadline_time) - datetime.fromisoformat(begun)).total_seconds()
 
 
-def lifetime_limit(claim: CloudInstance) -> str:
-    """Return a sentence about what made the lifetime shorter than the claim asks for. Empty if nothing did."""
-    span, asked, cap = lifetime(claim.status), claim.spec.max_lifetime_seconds, claim.spec.max_cost_usd
-    # Times have a resolution of one second.
-    if span is None or asked is None or span >= asked - 1:
-        return ""
-    limit = "A budget or an OffloadPolicy" if cap is None else f"The cost cap of {cap:g} USD or an OffloadPolicy"
-    return f"{limit} leaves no more: raise it."
+def _because(claim: CloudInstance) -> str:
+    """Return what made the lifetime shorter than the claim asks for, with the fix. Empty if nothing did."""
+    limit = claim.status.lifetime_limit
+    return f", because {limit} left no more: raise it" if limit else ""
 
 
 def pending_termination(snapshot: Snapshot) -> TerminationReason | None:

@@ -57,8 +57,9 @@ class InventoryTracker:
         self._clock = clock
         self._changed = changed
         self._claims: dict[str, CloudInstance] = {}
-        # Names of all claims whose instances the cloud may list, also of deleted claims. None before the first listing.
-        self._listed: set[str] | None = None
+        # Names of all claims whose instances the cloud may list, also of deleted claims.
+        self._listed: set[str] = set()
+        self._has_evidence = False
         self._written: dict[str, float] = {}
         self._last_seens: dict[str, _LastSeen] = {}
         self._before: dict[str, tuple[Instance, ...]] = {}
@@ -73,7 +74,7 @@ class InventoryTracker:
         name = claim.metadata.name
         self._absence_counts.pop(name, None)
         if new is None:
-            if self._listed is not None and claim.status.instance_id:
+            if claim.status.instance_id:
                 self._listed.add(name)
             self._claims.pop(name, None)
             self._written.pop(name, None)
@@ -136,11 +137,14 @@ class InventoryTracker:
         )
 
     def has_seen(self, name: str) -> bool | None:
-        """Return whether the cloud lists an instance of a claim with this name, or None before the first listing.
+        """Return whether the cloud lists an instance of a claim with this name.
 
+        Returns None if that is unknown, because no listing was complete yet.
         The claim itself may be deleted: its ended instance would count for a new claim with the same name.
         """
-        return None if self._listed is None else name in self._listed or bool(self._seen(name))
+        if name in self._listed or self._seen(name):
+            return True
+        return False if self._has_evidence else None
 
     def covers(self, claim: CloudInstance) -> bool:
         """Return whether this account may have the instance. Claims without an account match every account.
@@ -250,7 +254,8 @@ class InventoryTracker:
             if instance.cluster == self.cluster and self._is_current(instance) and instance.has_usable_id:
                 found[instance.claim].append(instance)
         # An incomplete inventory proves no absence.
-        self._listed = set(found) | (set() if is_evidence or self._listed is None else self._listed)
+        self._listed = set(found) | (set() if is_evidence else self._listed)
+        self._has_evidence = self._has_evidence or is_evidence
         for name in self._claims:
             instances = oldest_first(found[name])
             if _shows(instances, self._known(name)):

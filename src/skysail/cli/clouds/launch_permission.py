@@ -110,7 +110,7 @@ class PermissionCheck(msgspec.Struct, frozen=True, kw_only=True):
                 return _partly(base, number * members, Reason.BUDGET_EXHAUSTED, made.message), account
             account, lifetime, limited_by = made.status, min(lifetime, made.lifetime), limited_by or made.limited_by
             usd += _worst_case(made, launch.usd_per_hour * members)
-        note = f"The instance ends after {lifetime:.0f} seconds, because {limited_by} leaves no more."
+        note = budget.lifetime_limited(lifetime, limited_by)
         permitted = replace(
             base,
             lifetime_seconds=lifetime,

@@ -60,10 +60,14 @@ class Endpoint(msgspec.Struct, frozen=True):
     ca: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse addresses over which the key would travel in plain text."""
+        """Refuse addresses over which the key would travel in plain text, and logins, which messages would quote."""
         if self.socket is not None:
             return
         parts = urlsplit(self.url)
+        if "@" in parts.netloc:
+            raise InvalidEndpoint(
+                "RUNPOD_API_BASE_URL contains a user name or a password: remove them, because the API key is the login."
+            )
         is_private = parts.scheme == "http" and parts.hostname in _LOOPBACK
         if parts.scheme != "https" and not is_private:
             raise InvalidEndpoint(
@@ -181,7 +185,7 @@ class RunPodClient:
     async def create_registry(self, body: api.CreateRegistry) -> api.Registry:
         reply = await self._send("POST", "/registries", body=msgspec.json.encode(body))
         if reply.status != answers.CREATED:
-            raise answers.error(reply.without(body.password))
+            raise answers.error(reply.without(body.username, body.password))
         return reply.decode(api.Registry)
 
     async def delete_registry(self, registry: str) -> None:
@@ -272,7 +276,7 @@ class RunPodClient:
             # The vendor's support asks for the id of the request.
             extra = {"call": f"{method} {path}", "status": reply.status, "request": reply.request_id}
             log.info("runpod answered with an error", extra=extra)
-        return reply.without(self._key())
+        return reply
 
     def _check_throttled(self, reply: answers.Reply) -> None:
         """Raise `Throttled` for a 429, and let all later calls wait as long as the service asks."""
@@ -281,14 +285,14 @@ class RunPodClient:
             raise Throttled(f"RunPod throttles this account for {wait:.0f} seconds.", wait)
 
     async def _read(self, response: aiohttp.ClientResponse) -> answers.Reply:
-        """Read an answer of limited size, because a proxy may answer with anything."""
+        """Read an answer of limited size, because a proxy may answer with anything. Its errors do not quote the key."""
         content = bytearray()
         async for chunk in response.content.iter_chunked(2**16):
             content += chunk
             if len(content) > _MAX_ANSWER_BYTES:
                 raise OutcomeUnknown(f"RunPod answered with more than {_MAX_ANSWER_BYTES} bytes.")
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return answers.Reply(response.status, bytes(content), headers)
+        return answers.Reply(response.status, bytes(content), headers, secrets=(self._key(),))
 
     def _observe(self, response: aiohttp.ClientResponse) -> None:
         headers = response.headers

@@ -23,7 +23,7 @@ from skysail.kinds.offload.pending_facts import PendingFacts
 from skysail.kinds.offload.plan import facts, gangs
 from skysail.kinds.offload.plan.cost_cap import cost_cap
 from skysail.kinds.offload.plan.facts import Cloud, Observation
-from skysail.kinds.offload.plan.gangs import Owner, Sibling
+from skysail.kinds.offload.plan.gangs import Owner
 from skysail.kinds.offload.plan.placement import JobFacts, PlacementFacts, Rule, Stage, rule_of
 from skysail.kube.api.objects import IndexKey, Key, Object
 from skysail.kube.api.resources import NAMESPACE
@@ -125,7 +125,7 @@ class PlacementObserver:
             raise OutcomeUnknown("The owners of the pod could not be read; retried.")
         return owners
 
-    async def _siblings(self, pod: Pod, ref: GangRef | None) -> tuple[Sibling, ...] | None:
+    async def _siblings(self, pod: Pod, ref: GangRef | None) -> tuple[Pod, ...] | None:
         return () if ref is None else await self._pending.siblings(pod, gangs.sibling_selector(ref))
 
     def _unread(self, pod: Pod, stage: Stage) -> Observation:

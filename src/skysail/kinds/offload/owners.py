@@ -21,7 +21,7 @@ from skysail.kube.api.objects import Object, OwnerReference
 from skysail.kube.api.rbac import PolicyRule
 from skysail.kube.api.resources import Resource
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import KubeError, NotFound, NotServed
+from skysail.kube.client.errors import KubeError, NotFound
 
 # Pod, ReplicaSet, Deployment, Revision, Configuration, Service, InferenceService is the longest known chain.
 _MAX_DEPTH = 8
@@ -46,7 +46,8 @@ class OwnerLookup:
     async def find(self, object_: Object) -> tuple[Owner, ...] | None:
         """Return the owners, nearest first. Returns None if one of them could not be read.
 
-        An owner that is deleted, or whose kind the cluster does not serve, ends the chain.
+        An owner that is deleted, or whose kind Skysail does not know, ends the chain. A kind that the cluster does not
+        serve now does not: its object may have the cost cap that its pods share.
         """
         namespace, reference = object_.metadata.namespace, object_.metadata.controller
         chain: list[Owner] = []
@@ -81,7 +82,7 @@ class OwnerLookup:
     async def _fetch(self, resource: Resource, namespace: str, name: str) -> _OwnerObject | None:
         try:
             return await self._client.get(resource, namespace, name, _OwnerObject)
-        except (NotFound, NotServed):
+        except NotFound:
             return None
 
 

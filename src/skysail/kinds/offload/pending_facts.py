@@ -14,9 +14,7 @@ import msgspec
 from skysail.base.rate_limiter import Ration
 from skysail.base.ttl_cache import Memory
 from skysail.kinds.offload.objects import Pod, parse_time
-from skysail.kinds.offload.plan import node_fit
 from skysail.kinds.offload.plan.facts import AutoscalerAnswer
-from skysail.kinds.offload.plan.gangs import Sibling
 from skysail.kube.api.resources import EVENT, POD
 from skysail.kube.client.client import Client, decode_reply
 from skysail.kube.client.errors import KubeError
@@ -86,7 +84,7 @@ class PendingFacts:
         except (KubeError, _Limited):
             return None
 
-    async def siblings(self, pod: Pod, selector: str) -> tuple[Sibling, ...] | None:
+    async def siblings(self, pod: Pod, selector: str) -> tuple[Pod, ...] | None:
         """Return the other pods of a gang that have not finished, or None if they are unknown."""
         try:
             self._spend()
@@ -96,7 +94,7 @@ class PendingFacts:
             return None
         own = pod.metadata.uid, pod.metadata.name
         return tuple(
-            Sibling(node=_node(other), is_unschedulable=other.unschedulable_since is not None)
+            other
             for other in found
             if (other.metadata.uid, other.metadata.name) != own
             and not other.is_finished
@@ -130,10 +128,6 @@ class PendingFacts:
 
 class _Limited(Exception):
     """Too many requests in a short time."""
-
-
-def _node(pod: Pod) -> str:
-    return pod.node or pod.node_selector.get(node_fit.HOSTNAME, "")
 
 
 def _newest(events: Iterable[EventNote]) -> datetime | None:

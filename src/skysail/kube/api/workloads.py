@@ -104,6 +104,7 @@ class Container(PartialStruct, frozen=True):
 
 class PodSpec(PartialStruct, frozen=True):
     node_name: str = ""
+    node_selector: dict[str, str] = {}
 
 
 class PodStatus(PartialStruct, frozen=True):

@@ -179,6 +179,16 @@ def test_reserve_after_an_earlier_instance_of_the_claim_covers_both():
     assert budget.reserve(SpendAccountStatus(), ask(price=None, paid=0.5), [], NOW).reservation.usd == 0.5
 
 
+@pytest.mark.parametrize("paid", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("lifetime", [900.0, 36.5, HOUR])
+def test_reserve_within_the_limits_shortens_no_lifetime_by_errors_of_floats(lifetime, paid):
+    for cents in range(1, 400):
+        made = budget.reserve(
+            SpendAccountStatus(), ask(price=cents / 100, lifetime=lifetime, paid=paid), limits(9.0), NOW
+        )
+        assert (made.lifetime, made.limited_by) == (lifetime, ""), cents
+
+
 def test_reserve_free_machine_reserves_nothing_for_its_whole_lifetime():
     made = budget.reserve(SpendAccountStatus(), ask(price=0.0), limits(0.0), NOW)
     assert (made.reservation.usd, made.lifetime) == (0.0, HOUR)

@@ -17,7 +17,19 @@ from skysail.cloud.account import GpuRequest
 from skysail.cloud.errors import MachineRejected, NoCapacity, OutcomeUnknown, Throttled
 from skysail.core import conditions
 from skysail.core.actions import LaunchInstance, PatchStatus, TerminateInstance
-from tests.unit.claims.samples import CLOUD, NOW, TERMS, ago, claim, exited, instance, launch_spec, snapshot, spec
+from tests.unit.claims.samples import (
+    CLOUD,
+    NOW,
+    TERMS,
+    ago,
+    claim,
+    exited,
+    facts,
+    instance,
+    launch_spec,
+    snapshot,
+    spec,
+)
 
 NAMES = ("T4", "L4", "H100")
 THREE = tuple(
@@ -180,6 +192,24 @@ def test_pod_that_may_leave_does_not_wait_for_a_cloud_that_asks_to_wait_long(who
     end = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
     assert (made.status.state, made.status.usd_total, end.reason) == ("Terminated", 0.0, Reason.NO_CAPACITY)
     assert end.message.startswith("No balance. The pod ends")
+
+
+def test_pod_that_may_leave_does_not_wait_for_a_cloud_that_is_unreachable_and_asked_to_wait_long():
+    made = plan(snapshot(claim("Claimed", of=LEAVING), throttled=throttled(300.0), outage="down"))
+    assert made.status.state == "Terminated"
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields"),
+    [
+        (Reason.POLICY_DENIED, {"spending": facts(claim("Claimed", of=LEAVING), policies=())}),
+        (Reason.WAITING_FOR_NODE, {"launch_spec": None}),
+        (Reason.PREVIOUS_INSTANCE_RUNNING, {"blocked_by": "The instance before it still runs."}),
+    ],
+)
+def test_pod_that_may_leave_and_waits_for_something_else_stays_while_the_cloud_asks_to_wait_long(reason, fields):
+    made = plan(snapshot(claim("Claimed", of=LEAVING), throttled=throttled(300.0), **fields))
+    assert (made.status.state, launched(made)) == ("Claimed", reason)
 
 
 @pytest.mark.parametrize(("of", "seconds"), [(LEAVING, 60.0), (SPEC, 300.0)])

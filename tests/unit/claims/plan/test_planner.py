@@ -28,7 +28,6 @@ from tests.unit.claims.samples import (
     instance,
     moved,
     snapshot,
-    spec,
 )
 
 ABSENT = NotObserved(listings=TERMS.absence_threshold, seconds=TERMS.visibility_delay + 1)
@@ -294,21 +293,13 @@ def test_the_reason_of_an_end_stays_when_it_is_confirmed(sight, reason):
 
 
 @pytest.mark.parametrize(
-    ("wishes", "limit"),
-    [
-        ({"max_lifetime_seconds": 600}, ""),
-        ({"max_lifetime_seconds": 3600}, " A budget or an OffloadPolicy leaves no more: raise it."),
-        (
-            {"max_lifetime_seconds": 3600, "max_cost_usd": 0.1},
-            " The cost cap of 0.1 USD or an OffloadPolicy leaves no more: raise it.",
-        ),
-    ],
+    ("limit", "because"), [("", ""), ("the cap of 0.1 USD", ", because the cap of 0.1 USD left no more: raise it")]
 )
-def test_the_end_at_a_deadline_says_what_made_it_earlier(wishes, limit):
-    timed = claim("Running", of=spec(**wishes), ready_time=ago(30), deadline_time=ago(-540))
+def test_the_end_at_a_deadline_says_what_made_it_earlier(limit, because):
+    timed = claim("Running", ready_time=ago(30), deadline_time=ago(-540), lifetime_limit=limit)
     made = plan(snapshot(timed, observation=seen(), uptime=600))
     condition = conditions.find_condition(made.status.conditions, Condition.TERMINATED)
-    assert condition.message == f"The instance reached its maximum lifetime of 600 seconds.{limit}"
+    assert condition.message == f"The instance reached its maximum lifetime of 600 seconds{because}."
 
 
 def test_what_vanished_is_told_to_be_lost():

@@ -12,10 +12,12 @@ from skysail.claims.limits.offload_policy import Budget
 from skysail.claims.limits.spend_account import SPEND_ACCOUNT, DayTotal, ObjectTotal, Reservation, SpendAccountStatus
 from skysail.claims.limits.spending_facts import SpendingFacts
 from skysail.claims.plan.planner import plan, refused
+from skysail.claims.pod_events import events_of
 from skysail.claims.requirements.cloud_requirements import CloudRequirements
 from skysail.claims.requirements.cost_cap import with_cap
-from skysail.claims.snapshot import Observed, OwnerState
+from skysail.claims.snapshot import CallResult, Observed, OwnerState
 from skysail.claims.types import Candidate, EarlierInstance, Gpu
+from skysail.cloud.errors import NoCapacity
 from skysail.core import conditions
 from skysail.core.actions import Create, Delete, Event, LaunchInstance, PatchStatus, TerminateInstance
 from skysail.kinds.offload.plan.cost_cap import cost_cap
@@ -176,12 +178,28 @@ def test_launch_with_little_money_left_shortens_the_deadline():
     assert (launch.launch_spec.max_lifetime, launch.status.deadline_time) == (1800.0, "2026-11-15T12:30:00Z")
     (event,) = made.events
     assert (event.reason, event.warning) == (EventReason.LIFETIME_LIMITED, True)
+    assert launch.status.lifetime_limit == "the daily budget of 0.5 USD in OffloadPolicy default"
+    call = CallResult(nonce=launch.status.launching.nonce, error=NoCapacity("None."), failed=NOW)
+    again = plan(snapshot(msgspec.structs.replace(wanted(), status=launch.status), call=call))
+    assert (again.status.state, again.status.lifetime_limit) == ("Claimed", "")
+
+
+def test_launch_with_a_limit_says_the_same_to_claim_and_pod():
+    before = wanted()
+    made = plan(snapshot(before, spending=facts(policies=(policy(budget=Budget(0.5, "Day")),))))
+    of_pod = events_of(before, msgspec.structs.replace(before, status=made.actions[-1].status))
+    assert made.events[0] in of_pod
+    assert made.events[0].message == (
+        "The instance ends after 1800 seconds, because the daily budget of 0.5 USD in OffloadPolicy default leaves no"
+        " more: raise it."
+    )
 
 
 def test_launch_with_a_policy_deadline_reserves_less():
     made = plan(snapshot(wanted(), spending=facts(policies=(policy(max_duration_seconds=360),))))
     reserve, launch = made.actions
     assert (written(reserve).reservations[0].usd, launch.launch_spec.max_lifetime) == (0.1, 360)
+    assert launch.status.lifetime_limit == "spec.maxDurationSeconds of an OffloadPolicy"
 
 
 def test_launch_without_money_left_waits():
@@ -259,9 +277,9 @@ def running(**status: Any):
     return claim("Running", of=spec(candidates=OFFERS), **{**RUNNING, "ready_time": ago(30), **status})
 
 
-def observed(of, **fields: Any):
+def observed(of, price: float = 3.6, **fields: Any):
     """Mirrored once, so that the plan that follows has nothing else to write."""
-    seen = Observed((instance(),))
+    seen = Observed((instance(usd_per_hour=price),))
     made = plan(snapshot(of, observation=seen, **fields))
     after = of if made.status is None else msgspec.structs.replace(of, status=made.status)
     return plan(snapshot(after, observation=seen, **fields)), made
@@ -294,6 +312,21 @@ def test_instance_dearer_than_reserved_raises_the_reservation():
     assert first.actions == ()
     (more,) = again.actions
     assert written(more).reservations == (held(3.6),)
+
+
+def test_instance_dearer_than_reserved_is_kept_if_its_cost_exactly_fits():
+    # With errors of floats, 0.15 - 0.1 USD pay for a little less than an hour at 0.05 USD.
+    of = running(earlier_instances=(EarlierInstance(id="i-0", usd=0.1),), usd_per_hour=0.05)
+    again, _ = observed(of, 0.05, spending=facts(held(0.12), policies=(policy(budget=Budget(0.15)),)))
+    (more,) = again.actions
+    assert written(more).reservations == (held(0.15),)
+
+
+@pytest.mark.parametrize(("price", "highest"), [(7.2, 7.2), (1.8, 3.6), (0.0, 3.6)])
+def test_instance_whose_price_changes_keeps_the_highest_one(price, highest):
+    again, first = observed(running(usd_per_hour=3.6), price, spending=facts(held(4.0)))
+    assert first.status.usd_per_hour == highest
+    assert [written(action).reservations for action in again.actions] == ([(held(7.2),)] if highest > 3.6 else [])
 
 
 @pytest.mark.parametrize("limit", [{"budget": Budget(3.0)}, {}])

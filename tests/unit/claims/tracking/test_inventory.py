@@ -549,6 +549,22 @@ def test_has_seen_before_the_first_listing_is_unknown_also_if_a_poll_failed():
     run_virtual(test)
 
 
+def test_has_seen_before_the_first_complete_listing_is_unknown_for_what_it_lacks():
+    async def test() -> None:
+        desk = Watch()
+        desk.cloud.listing = Inventory((instance(),), complete=False)
+        await desk.poll()
+        assert (desk.listings.has_seen(NAME), desk.listings.has_seen("other")) == (True, None)
+        desk.cloud.listing = Inventory(())
+        await desk.poll()
+        assert desk.listings.has_seen("other") is False
+        desk.cloud.listing = Inventory((), complete=False)
+        await desk.poll()
+        assert desk.listings.has_seen("other") is False
+
+    run_virtual(test)
+
+
 def test_has_seen_instance_of_a_deleted_claim_is_true_until_a_complete_listing_lacks_it():
     async def test() -> None:
         desk = Watch(instance(state="ended"))

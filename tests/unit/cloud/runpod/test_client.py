@@ -308,10 +308,29 @@ async def test_error_texts_are_short_and_printable():
     assert str(caught.value).isprintable()
 
 
+async def test_error_of_a_log_stream_does_not_quote_the_key():
+    async with serving(problem(422, "token canary-key"), key="canary-key") as (opened, _):
+        with pytest.raises(Rejected, match=r"token \*\*\*\.$"):
+            await anext(opened.logs("abc", since=0.0))
+
+
+async def test_error_of_a_registry_quotes_neither_user_name_nor_password():
+    body = api.CreateRegistry(name="r", username="canary-user", password="canary-password")
+    async with serving(problem(422, "bad login canary-user:canary-password")) as (opened, _):
+        with pytest.raises(Rejected, match=r"bad login \*\*\*:\*\*\*\.$"):
+            await opened.create_registry(body)
+
+
 @pytest.mark.parametrize("url", ["http://api.runpod.io", "ftp://x", "api.runpod.io", "http://10.0.0.1"])
 def test_address_without_protection_is_refused(url):
     with pytest.raises(InvalidEndpoint, match="RUNPOD_API_BASE_URL"):
         Endpoint(url)
+
+
+def test_address_with_a_login_is_refused_and_not_quoted():
+    with pytest.raises(InvalidEndpoint, match="user name") as caught:
+        Endpoint("https://canary-user:canary-password@api.runpod.io")
+    assert "canary" not in str(caught.value)
 
 
 async def test_missing_socket_folder_is_an_error_with_the_fix():

@@ -216,6 +216,43 @@ def test_facts_gang_larger_than_the_policy_allows_is_refused_before_it_is_bound(
     assert (refused.reason, "needs 4 instances" in refused.message) == (Reason.POLICY_DENIED, True)
 
 
+@pytest.mark.parametrize(
+    ("other", "is_placed"),
+    [({"cpu": "1", "memory": "1Gi"}, True), ({"cpu": "2"}, False), ({"memory": "2Gi"}, False)],
+)
+def test_facts_gang_with_different_machines_is_not_offloaded_automatically(other, is_placed):
+    job_set = Owner(
+        kind="JobSet", name="a", uid="u-a", groups=(MemberGroup("head"), MemberGroup("worker")), has_ranks=True
+    )
+
+    def rank(group: str, **amounts: str):
+        labels = {
+            "jobset.sigs.k8s.io/replicatedjob-name": group,
+            "jobset.sigs.k8s.io/job-index": "0",
+            "batch.kubernetes.io/job-completion-index": "0",
+        }
+        limits = {"nvidia.com/gpu": "8", "cpu": "1", "memory": "1Gi", **amounts}
+        container = {"name": "main", "image": "python:3.11", "resources": {"limits": limits}}
+        return pod({"containers": [container]}, unschedulable(), name=f"a-{group}-0-0", uid=f"u-{group}", labels=labels)
+
+    made = decision(
+        rank("head"),
+        owners=(Owner(kind="Job", name="a-head-0"), job_set),
+        siblings=(rank("worker", **other),),
+        clouds=(cloud("modal.com"),),
+        policies=(policy(automatic=True),),
+        autoscaler=AutoscalerAnswer(),
+    )
+    if is_placed:
+        assert isinstance(made, Place)
+    else:
+        assert isinstance(made, Refuse)
+        assert (made.reason, "Pod a-worker-0-0 of JobSet a asks for" in made.message) == (
+            Reason.GANG_NOT_OFFLOADED,
+            True,
+        )
+
+
 def test_facts_replicas_count_as_instances():
     asks = {
         "modal-operator.io/offload": "true",

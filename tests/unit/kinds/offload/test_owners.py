@@ -7,7 +7,7 @@ from skysail.kinds.offload.owners import OwnerLookup
 from skysail.kube.api.objects import Meta, OwnerReference
 from skysail.kube.api.resources import DEPLOYMENT, JOB, Resource
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import Unreachable
+from skysail.kube.client.errors import KubeError, NotServed, Unreachable
 from tests.contract.api_dsl import Api
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
@@ -24,10 +24,11 @@ class Failing(ApiModel):
     """An API server that does not answer reads of one kind."""
 
     failing = ""
+    error: KubeError = Unreachable("no route")
 
     async def send(self, request):
         if self.failing and f"/{self.failing}/" in request.path:
-            raise Unreachable("no route")
+            raise self.error
         return await super().send(request)
 
 
@@ -131,6 +132,14 @@ async def test_find_owner_of_another_namespace_does_not_count(cluster):
 async def test_find_owner_of_unknown_kind_ends_chain(cluster):
     (owner,) = await cluster.find(OwnerReference("example.com/v1", "Thing", "t", "u", controller=True))
     assert (owner.kind, owner.annotations) == ("Thing", {})
+
+
+@on_cluster
+async def test_find_owner_of_a_kind_that_is_not_served_is_unknown(cluster):
+    """Without the owner, the pod would get a cap of its own in place of the one that it shares."""
+    job_set = await cluster.create(JOB_SET, "js", await cluster.create(TRAIN_JOB, "t"))
+    cluster.transport.failing, cluster.transport.error = "trainjobs", NotServed(404, "", "404 page not found")
+    assert await cluster.find(job_set) is None
 
 
 @on_cluster

@@ -10,7 +10,7 @@ from skysail.cloud.account import GpuRequest
 from skysail.cloud.modal.gangs.arguments import LIMITS
 from skysail.cloud.offers import Offer
 from skysail.kinds.offload.plan import placement
-from skysail.kinds.offload.plan.gangs import Sibling
+from skysail.kinds.offload.plan.gangs import Machine, Sibling
 from skysail.kinds.offload.plan.placement import (
     JobFacts,
     Leave,
@@ -34,6 +34,8 @@ RUNPOD = ProviderOption(provider="runpod", node="runpod-virtual-node", offers=(A
 GPU = GpuRequest("", 1)
 DENIED = Refusal("PolicyDenied", "No OffloadPolicy allows this.")
 REFUSED = SchedulerVerdict(seconds=60.0)
+
+OTHER_MACHINE = Sibling(name="a-1", is_unschedulable=True, machine=Machine(gpu_memory=24))
 
 PLAIN = PlacementFacts(stage="overflow", request=OffloadRequest(), options=(MODAL, RUNPOD))
 ASKED = replace(PLAIN, request=OffloadRequest(provider="modal", asked_by=Annotation.MODAL_OFFLOAD, gpus=GPU))
@@ -320,6 +322,18 @@ TABLE = {
     "automatic, gang, policy refuses": (
         with_options(as_gang(AUTOMATIC, Sibling(is_unschedulable=True)), policy=DENIED, has_private_network=False),
         "leave",
+    ),
+    "automatic, gang, another rank asks for another machine": (
+        with_options(as_gang(AUTOMATIC, OTHER_MACHINE, machine=Machine(gpu_memory=16)), MODAL),
+        "refuse GangNotOffloaded",
+    ),
+    "automatic, gang, another rank asks for the same machine": (
+        with_options(as_gang(AUTOMATIC, OTHER_MACHINE, machine=Machine(gpu_memory=24)), MODAL),
+        "place modal.com automatic",
+    ),
+    "asks, gang, another rank asks for another machine, admission": (
+        with_options(as_gang(ASKED, OTHER_MACHINE, stage="admission", machine=Machine(gpu_memory=16)), MODAL),
+        "place modal.com asked",
     ),
     "always, gang": (with_options(as_gang(ALWAYS), MODAL), "place modal.com automatic"),
     "automatic, gang": (replace(AUTOMATIC, gang="Indexed Job a"), "refuse GangNotOffloaded"),

@@ -109,6 +109,7 @@ class WebDeployer:
         """Scale the App without a deploy, and let this claim pay for it."""
         assert live.function is not None, "a deployed App has its function"
         tags = self._tags(spec, arguments, live)
+        self._inventory.expect(live, spec.claim)
         try:
             scaling = live.function.autoscaler.update.aio(
                 min_containers=arguments.web.min_containers, max_containers=arguments.web.max_containers
@@ -151,6 +152,8 @@ class WebDeployer:
     async def _deploy(self, spec: LaunchSpec, arguments: WebArguments, live: DeployedApp | None) -> None:
         self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")
         tags = self._tags(spec, arguments, live)
+        if live is not None:
+            self._inventory.expect(live, spec.claim)
         await self._call_deploy(arguments, arguments.app, arguments.web, tags, spec)
 
     async def _verify(self, spec: LaunchSpec, arguments: WebArguments) -> None:

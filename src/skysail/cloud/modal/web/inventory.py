@@ -79,6 +79,8 @@ class WebInventory:
         self._ended: dict[str, Instance] = {}
         # Claims of each live App by its tags when they were last read.
         self._claims: dict[str, tuple[str, ...]] = {}
+        # Claim that takes over each App, until its tags name it.
+        self._expected: dict[str, str] = {}
         # Ids of Apps whose last reading failed or did not end in time.
         self._slow: set[str] = set()
         # Names of Apps that this process deploys now.
@@ -95,6 +97,7 @@ class WebInventory:
         handles = await self._handles()
         ids = _ids(handles)
         self._claims = {app_id: self._claims[app_id] for app_id in self._claims.keys() & ids}
+        self._expected = {app_id: self._expected[app_id] for app_id in self._expected.keys() & ids}
         self._slow &= ids
         read = await self._read_all(handles)
         if ids - read.keys():
@@ -133,8 +136,9 @@ class WebInventory:
         return [row for id_, row in self._ended.items() if id_ not in listed]
 
     def _unreadable(self, app_ids: set[str]) -> frozenset[str]:
-        """Return the names and instances of the claims that these Apps had when they were last read."""
+        """Return the names and instances of the claims that these Apps had when last read, or may have now."""
         claims = [(app_id, claim) for app_id in app_ids for claim in self._claims.get(app_id, ())]
+        claims += [(app_id, self._expected[app_id]) for app_id in app_ids & self._expected.keys()]
         return frozenset(name for app_id, claim in claims for name in (claim, tags_module.instance_id(app_id, claim)))
 
     async def get(self, instance: str) -> Instance | None:
@@ -160,8 +164,15 @@ class WebInventory:
         handles = (handle for handle in await self._handles() if handle.name == name)
         return await self._first(handles, lambda app: app.function is not None)
 
+    def expect(self, app: DeployedApp, claim: str) -> None:
+        """Record that the claim takes the App over: while its new tags cannot be read, the claim is not absent."""
+        self._expected[app.app_id] = claim
+
     def end(self, app: DeployedApp, claim: str) -> None:
-        """Record that the claim has ended, with its cost. The cost is unknown if this process never sampled it."""
+        """Record that the claim has ended, with its cost.
+
+        The cost is unknown if this process never sampled it, or not before a newer claim had the App.
+        """
         id_, now = tags_module.instance_id(app.app_id, claim), self._now()
         meter = self._meters.pop(id_, None)
         if meter is not None and claim == app.tags.claim:
@@ -177,9 +188,9 @@ class WebInventory:
 
     def _count_from_now(self, app: DeployedApp, claim: str) -> None:
         """Bill a claim that has its App back from now on: until now, a newer claim has paid."""
-        # Also after a restart: without a meter, the next sample bills the time since the newer claim began.
-        meter = self._meters.setdefault(tags_module.instance_id(app.app_id, claim), _Meter())
-        meter.at = self._now()
+        meter = self._meters.get(tags_module.instance_id(app.app_id, claim))
+        if meter is not None:
+            meter.at = self._now()
 
     async def _handles(self) -> list[modal.App]:
         """Return the live Apps of the cluster."""
@@ -213,13 +224,18 @@ class WebInventory:
         try:
             written = await errors.bounded(handle.get_tags.aio(client=client), _CALL_SECONDS, "return tags")
             tags = tags_module.decode(written)
-            self._claims[handle.app_id or ""] = (tags.claim, *tags.earlier) if tags.claim else ()
+            self._note_claims(handle.app_id or "", (tags.claim, *tags.earlier) if tags.claim else ())
             function, url = await self._function(client, handle)
         except exception.NotFoundError:
             return None
         except errors.SDK_ERRORS as error:
             raise errors.of_read(error) from error
         return DeployedApp(handle=handle, tags=tags, written_tags=dict(written), function=function, url=url)
+
+    def _note_claims(self, app_id: str, claims: tuple[str, ...]) -> None:
+        self._claims[app_id] = claims
+        if self._expected.get(app_id) in claims:
+            del self._expected[app_id]
 
     async def _function(self, client: modal.Client, handle: modal.App) -> tuple[AnyFunction | None, str]:
         """Return the function and its URL, None before the first deploy has ended."""
@@ -251,6 +267,8 @@ class WebInventory:
             log.debug("containers not counted", extra={"app": app.app_id, "why": str(error)})
             return
         id_ = tags_module.instance_id(app.app_id, app.tags.claim)
+        if app.tags.is_returned and id_ not in self._meters:
+            return  # what the claim has cost before the newer one is not known any more
         self._meters.setdefault(id_, _Meter()).add(self._now(), stats.num_total_runners, app.tags)
 
 

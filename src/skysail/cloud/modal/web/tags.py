@@ -2,7 +2,8 @@
 
 An App outlives its claims: an update, a new scale or a new day is a new claim for the same App. The tag `claim` names
 the claim that pays for it. Earlier claims that were not terminated yet stay in the tags `was-N`, so that their
-instances are listed, free of charge, until their pods are gone.
+instances are listed, free of charge, until their pods are gone. The tag `returned` marks an App that went back to an
+earlier claim, so that no process takes the tag `created` for the begin of its costs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _CLUSTER_LENGTH = 8
 # Long enough that no tenant finds a name with the digest of another one's App.
 _DIGEST_LENGTH = 16
 _MAX_EARLIER = 8
+_RETURNED = "returned"
 _CHECK = "-check"
 # A claim of this name never exists, so the orphan collector ends a check that was left over.
 _CHECK_CLAIM = "check."
@@ -33,7 +35,10 @@ _VALUE = re.compile(r"[A-Za-z0-9._-]{1,50}")
 
 
 class WebTags(msgspec.Struct, frozen=True, kw_only=True):
-    """Tags of a web App. A foreign one has an empty `claim` and `cluster`. `usd_per_hour` is that of one container."""
+    """Tags of a web App. A foreign one has an empty `claim` and `cluster`. `usd_per_hour` is that of one container.
+
+    `is_returned`: a newer claim had the App, and `created` is its time.
+    """
 
     claim: str = ""
     cluster: str = ""
@@ -42,6 +47,7 @@ class WebTags(msgspec.Struct, frozen=True, kw_only=True):
     max_containers: int = 1
     revision: str = ""
     earlier: tuple[str, ...] = ()
+    is_returned: bool = False
 
 
 def prefix(cluster: str) -> str:
@@ -107,7 +113,8 @@ def with_earlier(tags: Mapping[str, str], claims: tuple[str, ...]) -> dict[str, 
 
 def with_claims(tags: Mapping[str, str], claims: tuple[str, ...]) -> dict[str, str]:
     """Return the tags with these claims, newest first. The newest one pays."""
-    return with_earlier({**tags, "claim": claims[0]}, claims[1:])
+    returned = {} if claims[0] == tags["claim"] else {_RETURNED: "true"}
+    return with_earlier({**tags, **returned, "claim": claims[0]}, claims[1:])
 
 
 def decode(tags: Mapping[str, str]) -> WebTags:
@@ -123,6 +130,7 @@ def decode(tags: Mapping[str, str]) -> WebTags:
         max_containers=max(1, int(_number(tags.get("containers")))),
         revision=tags.get("revision", ""),
         earlier=tuple(tags[name] for name in earlier),
+        is_returned=_RETURNED in tags,
     )
 
 

@@ -26,7 +26,7 @@ from skysail.cloud.machine_prices import MachineRequest
 from skysail.cloud.offers import OfferList, OfferQuery, rank
 from skysail.kinds.offload.objects import NodeObject, Pod, parse_time, refers_to_secrets, requests_resource
 from skysail.kinds.offload.plan import gangs, node_fit
-from skysail.kinds.offload.plan.gangs import Owner, Sibling
+from skysail.kinds.offload.plan.gangs import Machine, Owner, Sibling
 from skysail.kinds.offload.plan.placement import (
     JobFacts,
     PlacementConfig,
@@ -93,7 +93,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     autoscaler: AutoscalerAnswer | None = None
     job: JobFacts | None = None
     gang: GangRef | None = None
-    siblings: tuple[Sibling, ...] | None = ()
+    siblings: tuple[Pod, ...] | None = ()
 
 
 def placement_facts(seen: Observation) -> PlacementFacts:
@@ -109,11 +109,10 @@ def pod_facts(seen: Observation) -> PlacementFacts:
     """Return the facts about the pod alone, without the providers. They say which further facts are needed."""
     pod, owners = seen.pod, seen.owners or ()
     merged = _merged_annotations(pod, owners)
-    names = {cloud.settings.provider for cloud in seen.clouds}
-    request = requirements.parse(merged, pod.labels, _view(pod), providers=names or PROVIDERS)
+    request = _request(pod, owners, seen.clouds)
     return PlacementFacts(
         stage=seen.stage,
-        request=_with_legacy_provider(request, pod, names),
+        request=request,
         config=seen.config,
         inherited={name: merged[name] for name in merged if name not in pod.annotations and name not in pod.labels},
         is_owner_known=seen.owners is not None,
@@ -124,7 +123,8 @@ def pod_facts(seen: Observation) -> PlacementFacts:
         requests_gpu=requests_resource(pod.containers, GPU_RESOURCE),
         gang=gangs.gang(pod, owners),
         gang_ref=seen.gang or gangs.gang_ref(pod, owners),
-        siblings=seen.siblings,
+        machine=_gang_machine(pod, request),
+        siblings=_siblings(seen),
         job=seen.job,
         verdict=_verdict(seen),
         scheduler=pod.scheduler,
@@ -134,6 +134,45 @@ def pod_facts(seen: Observation) -> PlacementFacts:
         tolerates=frozenset(cloud.node for cloud in seen.clouds if node_fit.tolerates(pod, cloud.settings)),
         pending_seconds=_seconds_since(pod.metadata.creation_timestamp, seen.now),
     )
+
+
+def _siblings(seen: Observation) -> tuple[Sibling, ...] | None:
+    if seen.siblings is None:
+        return None
+    ref, owners = gangs.gang_ref(seen.pod, seen.owners or ()), seen.owners or ()
+    # Owners below that of the gang may be those of this pod alone.
+    first = next((number for number, owner in enumerate(owners) if ref and owner.uid == ref.uid), len(owners))
+    return tuple(
+        Sibling(
+            name=other.metadata.name,
+            node=other.node or other.node_selector.get(node_fit.HOSTNAME, ""),
+            is_unschedulable=other.unschedulable_since is not None,
+            machine=_gang_machine(other, _request(other, owners[first:], seen.clouds)),
+        )
+        for other in seen.siblings
+    )
+
+
+def _gang_machine(pod: Pod, request: OffloadRequest) -> Machine:
+    """Return what all ranks of a gang must have in common, as the claim of the gang compares it."""
+    return Machine(
+        image=_image(pod, request),
+        gpus=request.gpus,
+        gpu_memory=request.gpu_memory,
+        size=machine_size(_view(pod), request.overrides),
+        regions=request.regions,
+        cloud_types=request.cloud_types,
+        cuda_versions=request.cuda_versions,
+        options=request.options,
+        is_cheapest=request.provider == CHEAPEST,
+    )
+
+
+def _request(pod: Pod, owners: Sequence[Owner], clouds: Sequence[Cloud]) -> OffloadRequest:
+    names = {cloud.settings.provider for cloud in clouds}
+    merged = _merged_annotations(pod, owners)
+    request = requirements.parse(merged, pod.labels, _view(pod), providers=names or PROVIDERS)
+    return _with_legacy_provider(request, pod, names)
 
 
 def _merged_annotations(pod: Pod, owners: Sequence[Owner]) -> dict[str, str]:

@@ -12,6 +12,8 @@ import msgspec
 
 from skysail.base.names import Label
 from skysail.claims.gangs import GangRef
+from skysail.cloud.account import GpuRequest
+from skysail.cloud.provider import ResourceLimits
 from skysail.kinds.offload.objects import Pod
 
 Manifest = dict[str, Any]
@@ -75,11 +77,30 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.groups is None else sum(group.size for group in self.groups)
 
 
-class Sibling(msgspec.Struct, frozen=True, kw_only=True):
-    """Another pod of the same gang that has not finished. `node`: its node, or the one that its selector names."""
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Image and machine that a pod asks for at a cloud: the same for all ranks of a gang."""
 
+    image: str = ""
+    gpus: GpuRequest | None = None
+    gpu_memory: int = 0
+    size: ResourceLimits = ResourceLimits()
+    regions: tuple[str, ...] = ()
+    cloud_types: tuple[str, ...] = ()
+    cuda_versions: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    is_cheapest: bool = False
+
+
+class Sibling(msgspec.Struct, frozen=True, kw_only=True):
+    """Another pod of the same gang that has not finished. `node`: its node, or the one that its selector names.
+
+    `machine`: what it asks for, None if that is unknown.
+    """
+
+    name: str = ""
     node: str = ""
     is_unschedulable: bool = False
+    machine: Machine | None = None
 
 
 def gang(pod: Pod, owners: Sequence[Owner]) -> str:

@@ -23,7 +23,7 @@ from skysail.claims.gangs import GangRef
 from skysail.claims.requirements.types import CHEAPEST, RUNPOD, OffloadRequest
 from skysail.cloud.gang_limits import GangLimits
 from skysail.cloud.offers import Offer, OfferQuery, rank
-from skysail.kinds.offload.plan.gangs import Sibling
+from skysail.kinds.offload.plan.gangs import Machine, Sibling
 
 # Delay until facts are read again that were unknown.
 _UNKNOWN_RETRY_SECONDS = 5.0
@@ -121,7 +121,7 @@ class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `inherited`: annotations of owners that the pod lacks. `gang`: a phrase for the gang that the pod belongs to.
     `gang_ref`: the gang with the pod's rank, None if the rank is not known. `siblings`: the other pods of the gang,
-    None if they are unknown.
+    None if they are unknown. `machine`: what the pod asks for, and all ranks of its gang must ask for.
     `may_be_asked_later`: an owner may get an annotation that nothing watches.
     `is_owner_known`: whether the whole owner chain could be read. `is_excluded`: an adapter for its owner is off.
     `pinned_node`: the cloud node that the pod's own node selector names. `tolerates`: cloud nodes whose taint it
@@ -141,6 +141,7 @@ class PlacementFacts(msgspec.Struct, frozen=True, kw_only=True):
     requests_gpu: bool = False
     gang: str = ""
     gang_ref: GangRef | None = None
+    machine: Machine | None = None
     siblings: tuple[Sibling, ...] | None = ()
     job: JobFacts | None = None
     verdict: SchedulerVerdict | None = None
@@ -405,7 +406,24 @@ def _gang_refusal(option: ProviderOption, facts: PlacementFacts) -> Refusal | No
     if nodes and option.node not in nodes:
         node = min(nodes)
         return Refusal(Reason.GANG_NOT_OFFLOADED, f"Other pods of {facts.gang} are on node {node}: ask for its cloud.")
-    return None
+    return _difference(facts)
+
+
+def _difference(facts: PlacementFacts) -> Refusal | None:
+    """Return the refusal of a gang whose pods need different machines, or None.
+
+    A pod that is just being created may still be changed by other webhooks, so it is not compared.
+    """
+    if facts.verdict is None:
+        return None
+    others = [each.name for each in facts.siblings or () if each.machine not in {None, facts.machine}]
+    if not others:
+        return None
+    return Refusal(
+        Reason.GANG_NOT_OFFLOADED,
+        f"Pod {min(others)} of {facts.gang} asks for another image, other GPUs, CPU or memory, or other settings of "
+        "the cloud than this pod, but a cloud launches a gang of equal machines: use the same for all ranks.",
+    )
 
 
 def _refuse_all(

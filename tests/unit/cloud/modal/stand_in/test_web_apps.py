@@ -182,6 +182,28 @@ async def test_throttled_read_after_a_deploy_is_an_unknown_outcome(cloud: StandI
     await account.terminate(made.id, 0)
 
 
+@pytest.mark.parametrize("env", ["old", "new"])
+async def test_app_that_is_taken_over_and_not_read_hides_the_new_claim(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch, env: str
+):
+    """Without a deploy, and with one. A claim that counts as absent is launched again."""
+    monkeypatch.setattr(inventory, "_LISTED_SECONDS", 1.0)
+    first = await account.create(launch("c1", env={"VALUE": "old"}))
+    # The App is read once before its tags change, and never after that.
+    cloud.inject(Fault(rpc="AppGetTags", kind="exhausted", skip=1, times=None))
+    with pytest.raises(OutcomeUnknown):
+        await account.create(launch("c2", env={"VALUE": env}))
+    found = await account.list()
+    assert (found.instances, found.complete) == ((), True)
+    assert {"c1", "c2"} <= found.unreadable
+    cloud.faults.clear()
+    rows = (await account.list()).instances
+    assert {row.claim for row in rows} == {"c1", "c2"}
+    for row in rows:
+        await account.terminate(row.id, 0)
+    assert first.app == rows[0].app
+
+
 async def test_app_that_does_not_answer_hides_no_other_app(
     cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
 ):

@@ -25,13 +25,23 @@ class Clock:
         return self.now
 
 
-def app(*, count: int, claim: str = "c1", earlier: tuple[str, ...] = ()) -> DeployedApp:
+def app(
+    *, count: int, claim: str = "c1", earlier: tuple[str, ...] = (), is_returned: bool = False, app_id: str = "ap-1"
+) -> DeployedApp:
     async def stats() -> Any:
         return SimpleNamespace(num_total_runners=count)
 
     return DeployedApp(
-        handle=SimpleNamespace(app_id="ap-1", name="ow-x"),  # type: ignore[arg-type]
-        tags=WebTags(claim=claim, cluster=CLUSTER, created=1000.0, usd_per_hour=3.6, max_containers=4, earlier=earlier),
+        handle=SimpleNamespace(app_id=app_id, name="ow-x"),  # type: ignore[arg-type]
+        tags=WebTags(
+            claim=claim,
+            cluster=CLUSTER,
+            created=1000.0,
+            usd_per_hour=3.6,
+            max_containers=4,
+            earlier=earlier,
+            is_returned=is_returned,
+        ),
         written_tags={},
         function=SimpleNamespace(get_current_stats=SimpleNamespace(aio=stats)),  # type: ignore[arg-type]
         url="https://x.modal.run",
@@ -73,11 +83,12 @@ async def test_app_that_goes_back_is_not_billed_twice():
         await of._instances(app(count=1, claim="c2", earlier=("c1",)))
     of.end(app(count=1, claim="c2", earlier=("c1",)), "c2")
     clock.now += 10.0
-    of.end(app(count=1), "c1")
+    of.end(app(count=1, is_returned=True), "c1")
     assert usd(of) == pytest.approx((10 * 1 + 10 * 4) * 0.001)
 
 
-async def test_inventory_app_that_goes_back_after_a_restart_is_not_billed_twice():
+async def test_inventory_app_that_goes_back_after_a_restart_has_an_unknown_cost():
+    """The process that counted the earlier claim has ended: its share of the cost must not be reported as free."""
     clock = Clock()
     of = inventory(clock)
     clock.now += 36_000.0
@@ -85,11 +96,20 @@ async def test_inventory_app_that_goes_back_after_a_restart_is_not_billed_twice(
     await of._instances(newer)
     of.end(newer, "c2")
     clock.now += 10.0
-    await of._instances(app(count=1))
+    await of._instances(app(count=1, is_returned=True))
     clock.now += 5.0
-    of.end(app(count=1), "c1")
+    of.end(app(count=1, is_returned=True), "c1")
     assert of._ended[instance_id("ap-1", "c2")].usd_total == pytest.approx(36_000 * 4 * 0.001)
-    assert usd(of) == pytest.approx((10 * 1 + 5 * 4) * 0.001)
+    assert usd(of) is None
+
+
+async def test_inventory_restart_after_an_app_went_back_has_an_unknown_cost():
+    clock = Clock()
+    of = inventory(clock)
+    clock.now += 10.0
+    await of._instances(app(count=1, is_returned=True))
+    of.end(app(count=1, is_returned=True), "c1")
+    assert usd(of) is None
 
 
 _STATS = SimpleNamespace(num_total_runners=1)
@@ -104,6 +124,7 @@ class Sdk:
 
     def __init__(self, count: int) -> None:
         self.hung: set[int] = set()
+        self.claim = ""
         self.environment = ""
         self.Environment = SimpleNamespace(from_context=lambda client: self)
         function = SimpleNamespace(get_web_url=_answer("https://x.modal.run"), get_current_stats=_answer(_STATS))
@@ -119,7 +140,7 @@ class Sdk:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(1000.0)
                 await asyncio.sleep(1000.0)
-            return {"owner": "skysail", "cluster": CLUSTER, "claim": f"c{number}"}
+            return {"owner": "skysail", "cluster": CLUSTER, "claim": self.claim or f"c{number}"}
 
         name = f"{prefix(CLUSTER)}default.a{number}"
         return SimpleNamespace(app_id=f"ap-{number}", name=name, get_tags=SimpleNamespace(aio=tags))
@@ -152,6 +173,28 @@ def test_inventory_apps_that_hang_are_read_after_the_others(monkeypatch):
     found = play_listings(monkeypatch, Sdk(25), [set(), *[set(range(20))] * 4])[-1]
     assert {row.claim for row in found.instances} == {f"c{number}" for number in range(20, 25)}
     assert found.unreadable == {name for n in range(20) for name in (f"c{n}", instance_id(f"ap-{n}", f"c{n}"))}
+
+
+def test_inventory_app_that_hangs_after_a_take_over_hides_the_new_claim(monkeypatch):
+    """A listing between the begin of a deploy and its new tags still reads the old ones."""
+    sdk = Sdk(1)
+    monkeypatch.setattr(inventory_module, "modal", sdk)
+
+    async def play() -> list[Any]:
+        of = WebInventory(sdk, CLUSTER, now=Clock())  # type: ignore[arg-type]
+        of.expect(app(count=1, app_id="ap-0"), "new")
+        found = [await of.list_all()]
+        sdk.hung = {0}
+        found.append(await of.list_all())
+        sdk.hung, sdk.claim = set(), "new"
+        await of.list_all()
+        sdk.hung, sdk.claim = {0}, "newest"
+        return [*found, await of.list_all()]
+
+    read, hidden, known = virtual_time.run(play())
+    assert (read.complete, read.unreadable) == (True, set())
+    assert hidden.unreadable == {"c0", "new", instance_id("ap-0", "c0"), instance_id("ap-0", "new")}
+    assert known.unreadable == {"new", instance_id("ap-0", "new")}
 
 
 def test_inventory_app_that_was_never_read_and_hangs_makes_the_listing_incomplete(monkeypatch):

@@ -26,3 +26,12 @@ def test_apps_of_different_objects_share_no_name_and_no_label(objects):
     assert all(len(name) <= 64 and name.startswith(tags.prefix(CLUSTER)) for name in names)
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", label) for label in labels)
     assert [tags.is_check(name) for name in names] == [False, True] * len(objects)
+
+
+def test_with_claims_another_claim_pays_marks_the_app_as_returned():
+    written = {"owner": "skysail", "claim": "c3", "created": "1.000", "was-0": "c2", "was-1": "c1"}
+    without_earlier = tags.with_claims(written, ("c3", "c1"))
+    assert (tags.decode(without_earlier).earlier, tags.decode(without_earlier).is_returned) == (("c1",), False)
+    returned = tags.with_claims(written, ("c2", "c1"))
+    assert (tags.decode(returned).claim, tags.decode(returned).is_returned) == ("c2", True)
+    assert tags.decode(tags.with_claims(returned, ("c2",))).is_returned

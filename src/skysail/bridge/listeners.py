@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -23,10 +23,50 @@ _SHUTDOWN_SECONDS = 0.01
 # A port is open for this long after its route is gone: until then, Services may still send connections there. When a
 # new claim takes an App over, they are answered as before.
 _LINGER_SECONDS = 5.0
-# Time for the requests that are open when a port is closed.
-_DRAIN_SECONDS = 30.0
+# A connection or a request that arrived just before a port was closed has begun after this long.
+_BEGIN_SECONDS = 0.05
+# aiohttp reads the rest of a body for this long after its answer, so that the client does not miss the answer.
+_REST_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
+
+
+class _WebServer:
+    """HTTP server of one port. It knows the connections with an open request, and finishes those when it drains."""
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        self.server = web.Server(self._serve, access_log=None)
+        self._answer = answer
+        self._busy: set[web.RequestHandler] = set()
+        self._is_draining = False
+        self._request_ended = asyncio.Event()
+
+    async def drain(self) -> None:
+        """Close idle connections, and the others after their requests, whose bodies and WebSockets go on until then.
+
+        The time of a request is limited by its proxy alone.
+        """
+        self._is_draining = True
+        await asyncio.sleep(_BEGIN_SECONDS)
+        # Not those with a request: aiohttp drops everything that a connection receives after `close` or `shutdown`.
+        idle = [connection for connection in self.server.connections if connection not in self._busy]
+        for connection in idle:
+            connection.close()
+        await asyncio.gather(*(connection.shutdown(timeout=_REST_SECONDS) for connection in idle))
+        while self._busy:
+            self._request_ended.clear()
+            await self._request_ended.wait()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._busy.add(request.protocol)
+        try:
+            answer = await self._answer(request)
+        finally:
+            self._busy.discard(request.protocol)
+            self._request_ended.set()
+        if self._is_draining:
+            answer.force_close()
+        return answer
 
 
 class Listeners:
@@ -48,10 +88,10 @@ class Listeners:
         self._limits = limits or CallerLimits.of_this_process()
         self._routes: dict[int, Route] = {}
         self._servers: dict[int, asyncio.Server] = {}
-        self._web_servers: dict[int, web.Server] = {}
+        self._web_servers: dict[int, _WebServer] = {}
         self._linger_seconds = linger_seconds
         self._lingering: dict[int, asyncio.TimerHandle] = {}
-        self._draining: set[web.Server] = set()
+        self._draining: set[_WebServer] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self.failed: frozenset[int] = frozenset()
 
@@ -83,7 +123,7 @@ class Listeners:
         """Stop listening, and end all open connections."""
         for port in list(self._servers):
             self._close(port)
-        await asyncio.gather(*(server.shutdown(timeout=_SHUTDOWN_SECONDS) for server in self._draining))
+        await asyncio.gather(*(each.server.shutdown(timeout=_SHUTDOWN_SECONDS) for each in self._draining))
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -92,9 +132,8 @@ class Listeners:
         loop, proxy = asyncio.get_running_loop(), self._proxies[route.provider].choose(route)
         listener = LimitedListener(socket.create_server((self._host, route.port), backlog=_BACKLOG), self._limits)
         if isinstance(proxy, HttpProxy):
-            server = web.Server(functools.partial(proxy.serve, route), access_log=None)
-            self._web_servers[route.port] = server
-            self._servers[route.port] = await loop.create_server(server, sock=listener, backlog=_BACKLOG)
+            found = self._web_servers[route.port] = _WebServer(functools.partial(proxy.serve, route))
+            self._servers[route.port] = await loop.create_server(found.server, sock=listener, backlog=_BACKLOG)
         else:
             connected = functools.partial(self._connected, proxy, route)
             self._servers[route.port] = await asyncio.start_server(connected, sock=listener, backlog=_BACKLOG)
@@ -111,13 +150,11 @@ class Listeners:
         del self._routes[port]
         if (server := self._web_servers.pop(port, None)) is not None:
             self._draining.add(server)
-            # Idle connections are closed at once: `shutdown` would keep them open, and swallow their next request.
-            server.pre_shutdown()
             self._track(self._drain(server))
 
-    async def _drain(self, server: web.Server) -> None:
+    async def _drain(self, server: _WebServer) -> None:
         try:
-            await server.shutdown(timeout=_DRAIN_SECONDS)
+            await server.drain()
         finally:
             self._draining.discard(server)
 

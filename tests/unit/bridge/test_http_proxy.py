@@ -254,6 +254,39 @@ async def test_port_that_is_closed_finishes_its_open_requests():
         assert await reply.read() == b"data: 2\n\n"
 
 
+async def test_port_that_is_closed_finishes_an_upload_and_closes_its_connection():
+    async with bridge() as harness, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        writer.write(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nfirst")
+        while not harness.server.seen:  # noqa: ASYNC110 (no event tells)
+            await asyncio.sleep(0)
+        await _until_closed(harness)
+        writer.write(b"later")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b"POST /a 10")
+        writer.close()
+
+
+async def test_port_that_is_closed_carries_a_websocket_until_it_ends():
+    async with bridge() as harness, asyncio.timeout(10), aiohttp.ClientSession() as client:
+        async with client.ws_connect(f"{harness.url}/ws", protocols=("v2",)) as line:
+            await _until_closed(harness)
+            for word in ("one", "two"):
+                await line.send_str(word)
+                assert await line.receive_str() == f"v2:{word}"
+        assert line.close_code == 1000
+
+
+async def _until_closed(harness: Harness) -> None:
+    """Close the port, and wait until its idle connections are closed, too."""
+    idle, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+    await harness.listeners.sync({})
+    with contextlib.suppress(ConnectionResetError):
+        assert await idle.read() == b""
+    writer.close()
+
+
 async def test_port_that_is_closed_closes_idle_connections_at_once():
     async with bridge() as harness:
         reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)

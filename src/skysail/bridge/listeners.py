@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -16,12 +16,13 @@ from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.proxies import Proxies
 from skysail.bridge.raw_proxy import RawProxy
 from skysail.bridge.routes import Route
+from skysail.cloud import web_app
 
 _BACKLOG = 512
 # aiohttp takes 0 as no timeout, and waits for ever for a connection that never sends a whole request.
 _SHUTDOWN_SECONDS = 0.01
-# A port is open for this long after its route is gone: until then, Services may still send connections there. When a
-# new claim takes an App over, they are answered as before.
+# The port of a web App is open for this long after its route is gone: until then, Services may still send connections
+# there, and the App answers on for the claim that has taken it over.
 _LINGER_SECONDS = 5.0
 # A connection or a request that arrived just before a port was closed has begun after this long.
 _BEGIN_SECONDS = 0.05
@@ -95,16 +96,18 @@ class Listeners:
         self._connections: set[asyncio.Task[None]] = set()
         self.failed: frozenset[int] = frozenset()
 
-    async def sync(self, routes: Mapping[int, Route]) -> None:
-        """Serve these routes, and those that have just gone. Open connections are kept. Call it in one task at a time.
+    async def sync(self, routes: Mapping[int, Route], conflicts: Collection[int] = ()) -> None:
+        """Serve these routes, and those of web Apps that have just gone. Open connections are kept.
 
-        A port whose route has changed is closed first, so that no connection meets both.
+        A port whose route has changed is closed first, so that no connection meets both. `conflicts` are ports that two
+        claims have: they are closed at once, because new connections may be meant for either. Call it in one task at a
+        time.
         """
         served = {port: route for port, route in routes.items() if route.provider in self._proxies}
         for port, route in list(self._routes.items()):
             if served.get(port) == route:
                 self._stay(port)
-            elif port in served or not self._linger_seconds:
+            elif port in served or port in conflicts or not web_app.is_instance(route.instance):
                 self._close(port)
             elif port not in self._lingering:
                 loop = asyncio.get_running_loop()

@@ -38,7 +38,9 @@ def parse(text: str, file: str, namespace: str) -> FileContent:
         try:
             found = list(_workloads(manifest, kind, namespace))
         except (msgspec.ValidationError, AttributeError, TypeError, ValueError) as error:
-            raise InvalidFile(f"{file}: {kind} {name} cannot be read: {error}. Fix the manifest.") from error
+            reason = str(error).rstrip(".")
+            whose = f"{kind} {name}".strip()
+            raise InvalidFile(f"{file}: {whose} cannot be read: {reason}. Fix the manifest.") from error
         workloads += found
         if not found:
             skipped.append(f"{kind} {name}")
@@ -61,4 +63,6 @@ def _flatten(documents: list[Any], file: str) -> Iterator[Manifest]:
 def _workloads(manifest: Manifest, kind: str, default: str) -> Iterator[Workload]:
     build = WORKLOADS.get(kind)
     if build is not None:
+        if not name_of(manifest):
+            raise ValueError("it has no name, so write one into metadata.name")
         yield from build(manifest, str(metadata_of(manifest).get("namespace") or default))

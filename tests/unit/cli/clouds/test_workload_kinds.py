@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import yaml
 from skysail.base import settings
 from skysail.claims.limits.offload_policy import OffloadPolicy
 from skysail.claims.limits.spend_account import Reservation, SpendAccountStatus
-from skysail.cli.clouds import launch_plan, workloads
+from skysail.cli.clouds import launch_plan, workload_kinds, workloads
 from skysail.cli.clouds.plan_facts import ClusterFacts
+from skysail.cli.clouds.workloads import InvalidFile
 from skysail.cloud.offers import OfferList
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from skysail.kinds.offload.config import offload_config
@@ -181,3 +183,40 @@ def test_gang_starts_as_a_whole_or_not_at_all(gang):
 
 def test_other_kinds_are_named_as_not_planned():
     assert parse({"kind": "ConfigMap", "metadata": {"name": "c"}}).skipped == ("ConfigMap c",)
+
+
+@pytest.mark.parametrize("kind", workload_kinds.WORKLOADS)
+def test_object_without_a_name_is_an_invalid_file(kind):
+    with pytest.raises(InvalidFile, match=rf"f.yaml: {kind} cannot be read: it has no name.*metadata.name"):
+        parse({"kind": kind, "spec": {}})
+
+
+@pytest.mark.parametrize("sample", ["modal_v1alpha1_modaljob.yaml", "modal_v1alpha1_modalendpoint.yaml"])
+def test_object_with_a_generated_name_is_planned_by_its_prefix(sample):
+    manifest = yaml.safe_load((SAMPLES / sample).read_text())
+    (plan,) = forecast(parse({**manifest, "metadata": {"generateName": "run-"}})).workloads
+    assert (plan.name, plan.verdict) == ("run-", "allowed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "container", "reason"),
+    [
+        ({}, {"resources": -1}, "got `int` - at `$.containers[0].resources`"),
+        ({}, {"resources": {"limits": {"cpu": "-1"}}}, "resources.limits of container main has cpu: -1"),
+        ({}, {"resources": {"requests": {"memory": "much"}}}, "'much' is not a quantity"),
+        ({}, {"env": [{"name": "A", "valueFrom": 1}]}, "at `$.containers[0].env[0].valueFrom`"),
+        ({"nodeSelector": [1]}, {}, "at `$.nodeSelector`"),
+        ({"tolerations": [None]}, {}, "at `$.tolerations[0]`"),
+        ({"affinity": {"nodeAffinity": 1}}, {}, "at `$.affinity.nodeAffinity`"),
+    ],
+)
+def test_invalid_pod_is_an_invalid_file_with_the_field(fields, container, reason):
+    template = {"spec": {"containers": [{"name": "main", "image": "i", **container}], **fields}}
+    with pytest.raises(InvalidFile, match=re.escape(reason)) as caught:
+        parse({"kind": "StatefulSet", "metadata": {"name": "s"}, "spec": {"template": template}})
+    assert str(caught.value).endswith(". Fix the manifest.")
+
+
+def test_negative_number_of_replicas_is_an_invalid_file():
+    with pytest.raises(InvalidFile, match="replicas is -1, which is below 0"):
+        parse({"kind": "StatefulSet", "metadata": {"name": "s"}, "spec": {"replicas": -1, "template": POD}})

@@ -16,6 +16,12 @@ from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.plan import gangs
 from skysail.kinds.offload.plan.gangs import MemberGroup, Owner
 from skysail.kinds.offload.plan.train_job_request import asks_for_modal
+from skysail.kinds.serving.admission import validation as model_validation
+from skysail.kinds.serving.api.types import KINDS as MODEL_KINDS
+from skysail.kinds.serving.children import pod_templates
+from skysail.kinds.serving.spec import revisions
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import Autoscaling, desired_model
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.train_job import TrainJob
 from skysail.kinds.training.api.training_job import TrainingJob
@@ -224,6 +230,33 @@ def _app(manifest: Manifest, object_: ModalEndpoint | ModalFunction, found: Desi
     )
 
 
+def model_servers(manifest: Manifest, namespace: str, config: ServingConfig) -> Iterator[Workload]:
+    """Yield the servers of a model. Raises ValueError if the operator would reject the model."""
+    kind = next(row for row in MODEL_KINDS if row.resource.kind == manifest["kind"])
+    model = msgspec.convert(_as_stored(manifest, namespace), kind.struct)
+    for error in model_validation.validate(model, config):
+        raise ValueError(error)
+    wanted = desired_model(model, config)
+    template = pod_templates.server_pod(wanted, revisions.new_candidate(wanted.want), config)
+    name, scale, at_cloud = model.metadata.name, wanted.scale, bool(wanted.want.offload)
+    servers = scale.min if isinstance(scale, Autoscaling) else scale.replicas
+    notes = []
+    if isinstance(scale, Autoscaling) and not at_cloud:
+        notes.append(f"The autoscaler runs {scale.min} to {scale.max} servers. {scale.min} are planned.")
+    if at_cloud and servers:
+        notes.append("An update, and each new claim period, runs one more server for a while.")
+    yield Workload(
+        kind=manifest["kind"],
+        pod=_pod(template, name, namespace),
+        # Without the annotations of the model: those that count are in the template.
+        owners=(Owner(kind=manifest["kind"], name=name),),
+        pods=servers,
+        parallel=servers,
+        is_endless=True,
+        notes=tuple(notes),
+    )
+
+
 def _job(job: Manifest, owners: tuple[Owner, ...], kind: str, namespace: str) -> Workload:
     spec = job.get("spec") or {}
     parallelism = _count(spec, "parallelism")
@@ -286,6 +319,8 @@ def _owner(kind: str, manifest: Manifest) -> Owner:
     )
 
 
+# Kinds whose workloads `model_servers` returns.
+MODELS = tuple(kind.resource.kind for kind in MODEL_KINDS)
 # Functions that return the workloads of a manifest in a namespace, by kind.
 WORKLOADS: Mapping[str, Callable[[Manifest, str], Iterator[Workload]]] = {
     "Pod": _single,

@@ -19,10 +19,12 @@ from skysail.cli.clouds.workloads import InvalidFile
 from skysail.cloud.offers import OfferList
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from skysail.kinds.offload.config import offload_config
+from skysail.kinds.serving.spec.config import serving_config
 
 SAMPLES = Path(__file__).parents[4] / "config" / "samples"
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 POD = {"spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+SERVING = serving_config(settings.load({}, {}, None))
 EMPTY = SpendAccountStatus()
 ASK = {"skysail.dev/offload": "modal"}
 BY_REPLICA = {
@@ -35,7 +37,7 @@ BY_REPLICA = {
 
 
 def parse(manifest):
-    return workloads.parse(yaml.safe_dump(manifest), "f.yaml", "team")
+    return workloads.parse(yaml.safe_dump(manifest), "f.yaml", "team", SERVING)
 
 
 def forecast(content, account=EMPTY, **spec):
@@ -63,7 +65,7 @@ def forecast(content, account=EMPTY, **spec):
     ],
 )
 def test_sample_that_goes_to_modal_is_planned_with_its_price(sample, kind, name, containers):
-    content = workloads.parse((SAMPLES / sample).read_text(), sample, "team")
+    content = workloads.parse((SAMPLES / sample).read_text(), sample, "team", SERVING)
     result = forecast(content)
     (plan,) = result.workloads
     assert (plan.kind, plan.name, plan.verdict, plan.message) == (kind, name, "allowed", "")
@@ -83,7 +85,7 @@ def test_pod_without_a_deadline_is_planned_for_as_long_as_the_cloud_allows(provi
 def test_each_app_counts_as_one_instance():
     samples = ("modal_v1alpha1_modalendpoint.yaml", "modal_v1alpha1_modalfunction.yaml")
     text = "---\n".join((SAMPLES / sample).read_text() for sample in samples)
-    result = forecast(workloads.parse(text, "f.yaml", "team"), maxInstances=2)
+    result = forecast(workloads.parse(text, "f.yaml", "team", SERVING), maxInstances=2)
     assert (len(result.workloads), result.verdict) == (2, "allowed")
 
 
@@ -185,7 +187,44 @@ def test_other_kinds_are_named_as_not_planned():
     assert parse({"kind": "ConfigMap", "metadata": {"name": "c"}}).skipped == ("ConfigMap c",)
 
 
-@pytest.mark.parametrize("kind", workload_kinds.WORKLOADS)
+MODELS = {
+    "ModelDeployment": {"modelURI": "https://a.example/m.onnx", "runtime": "fastapi-pytorch", "minReplicas": 2},
+    "MLModel": {
+        "modelURL": "https://a.example/m.onnx",
+        "framework": "onnx",
+        "storageSize": "1Gi",
+        "replicas": 2,
+        "expose": True,
+    },
+}
+
+
+def model(kind, annotations, **fields):
+    return parse({"kind": kind, "metadata": {"name": "m", "annotations": annotations}, "spec": MODELS[kind] | fields})
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_model_at_a_cloud_is_planned_with_the_price_of_its_servers(kind):
+    result = forecast(model(kind, {**ASK, "modal-operator.io/gpu": "T4"}))
+    (plan,) = result.workloads
+    assert (plan.kind, plan.name, plan.place, plan.pods, plan.verdict) == (kind, "m", "modal", 2, "allowed")
+    assert result.usd_per_hour == pytest.approx(2 * plan.candidates[0].usd_per_hour)
+    assert plan.candidates[0].gpu_type == "T4"
+    assert any("one more server" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_model_that_asks_for_no_cloud_is_planned_in_the_cluster(kind):
+    (plan,) = forecast(model(kind, {})).workloads
+    assert (plan.place, plan.pods, plan.notes, plan.usd_per_hour) == ("cluster", 2, (), None)
+
+
+def test_model_that_the_operator_rejects_is_an_invalid_file():
+    with pytest.raises(InvalidFile, match="in a PVC, which no cloud can mount"):
+        model("ModelDeployment", ASK, modelURI="pvc://claim/m.onnx")
+
+
+@pytest.mark.parametrize("kind", [*workload_kinds.WORKLOADS, *workload_kinds.MODELS])
 def test_object_without_a_name_is_an_invalid_file(kind):
     with pytest.raises(InvalidFile, match=rf"f.yaml: {kind} cannot be read: it has no name.*metadata.name"):
         parse({"kind": kind, "spec": {}})

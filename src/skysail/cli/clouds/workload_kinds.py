@@ -22,6 +22,7 @@ from skysail.kinds.serving.children import pod_templates
 from skysail.kinds.serving.spec import revisions
 from skysail.kinds.serving.spec.config import ServingConfig
 from skysail.kinds.serving.spec.desired import Autoscaling, desired_model
+from skysail.kinds.serving.spec.runtimes import RUNTIMES
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.train_job import TrainJob
 from skysail.kinds.training.api.training_job import TrainingJob
@@ -231,16 +232,18 @@ def _app(manifest: Manifest, object_: ModalEndpoint | ModalFunction, found: Desi
 
 
 def model_servers(manifest: Manifest, namespace: str, config: ServingConfig) -> Iterator[Workload]:
-    """Yield the servers of a model. Raises ValueError if the operator would reject the model."""
+    """Yield the servers of a model. Raises ValueError for an unknown runtime."""
     kind = next(row for row in MODEL_KINDS if row.resource.kind == manifest["kind"])
     model = msgspec.convert(_as_stored(manifest, namespace), kind.struct)
-    for error in model_validation.validate(model, config):
-        raise ValueError(error)
     wanted = desired_model(model, config)
+    if wanted.want.runtime not in RUNTIMES:
+        raise ValueError(f"no runtime serves it: use one of {', '.join(sorted(RUNTIMES))}")
     template = pod_templates.server_pod(wanted, revisions.new_candidate(wanted.want), config)
     name, scale, at_cloud = model.metadata.name, wanted.scale, bool(wanted.want.offload)
     servers = scale.min if isinstance(scale, Autoscaling) else scale.replicas
-    notes = []
+    # The operator may have other settings, such as hosts that models may come from.
+    errors = model_validation.validate(model, config)
+    notes = [f"An operator with these settings rejects the model: {error}" for error in errors]
     if isinstance(scale, Autoscaling) and not at_cloud:
         notes.append(f"The autoscaler runs {scale.min} to {scale.max} servers. {scale.min} are planned.")
     if at_cloud and servers:

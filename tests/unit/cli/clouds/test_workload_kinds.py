@@ -219,9 +219,14 @@ def test_model_that_asks_for_no_cloud_is_planned_in_the_cluster(kind):
     assert (plan.place, plan.pods, plan.notes, plan.usd_per_hour) == ("cluster", 2, (), None)
 
 
-def test_model_that_the_operator_rejects_is_an_invalid_file():
-    with pytest.raises(InvalidFile, match="in a PVC, which no cloud can mount"):
-        model("ModelDeployment", ASK, modelURI="pvc://claim/m.onnx")
+def test_model_that_the_operator_rejects_has_the_reason_as_a_note():
+    (plan,) = forecast(model("ModelDeployment", ASK, modelURI="pvc://claim/m.onnx")).workloads
+    assert "in a PVC, which no cloud can mount" in plan.notes[0]
+
+
+def test_model_with_an_unknown_runtime_is_an_invalid_file():
+    with pytest.raises(InvalidFile, match="runtime"):
+        model("ModelDeployment", ASK, runtime="abacus")
 
 
 @pytest.mark.parametrize("kind", [*workload_kinds.WORKLOADS, *workload_kinds.MODELS])

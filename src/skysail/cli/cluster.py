@@ -155,18 +155,23 @@ async def not_found(client: Client, resources: Sequence[Resource], desired: Key)
     kinds = [resource.kind for resource in resources]
     is_named = len(kinds) <= _MAX_NAMED_KINDS
     what = " or ".join(kinds) if is_named else "Object"
-    missing = f"{what} {desired.name} not found in namespace {desired.namespace}"
-    keys = [key for found in listed.values() for key in found or () if key.namespace]
-    elsewhere = sorted({key.namespace for key in keys if key.name == desired.name})
+    namespaced = [resource for resource in resources if resource.namespaced]
+    missing = f"{what} {desired.name} not found" + (f" in namespace {desired.namespace}" if namespaced else "")
+    keys = [key for found in listed.values() for key in found or ()]
+    elsewhere = sorted({key.namespace for key in keys if key.namespace and key.name == desired.name})
     if elsewhere:
         return ObjectNotFound(f"{missing}. It exists in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
-    here = [key.name for key in keys if key.namespace == desired.namespace]
+    # Objects of cluster-scoped kinds have no namespace.
+    here = [key.name for key in keys if key.namespace in {desired.namespace, ""}]
     near = difflib.get_close_matches(desired.name, here, _NEAR)
     if near:
         return ObjectNotFound(f"{missing}. Similar names: {', '.join(near)}.")
     if not is_named:
         return ObjectNotFound(f"{missing}. `skysail get -A` lists what exists.")
-    several, there = " or ".join(f"{kind}s" for kind in kinds), sorted({key.namespace for key in keys})
+    if not namespaced:
+        return ObjectNotFound(f"{missing}. `kubectl get {resources[0].plural}` lists what exists.")
+    several = " or ".join(f"{kind}s" for kind in kinds)
+    there = sorted({key.namespace for key in keys if key.namespace})
     return ObjectNotFound(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
 
 

@@ -48,8 +48,11 @@ CLAIM = msgspec.convert(
 class Client:
     """Has these objects, by kind; others do not exist, or may not be read."""
 
-    def __init__(self, *objects: tuple[Any, Any], forbids: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *objects: tuple[Any, Any], forbids: tuple[str, ...] = (), listed: tuple[tuple[Any, Any], ...] = ()
+    ) -> None:
         self._objects = {resource.kind: object_ for resource, object_ in objects}
+        self._listed = {resource.kind: [object_] for resource, object_ in listed}
         self._forbids = forbids
 
     async def find(self, resource: Any, _namespace: str, _name: str, _type: Any) -> Any:
@@ -57,8 +60,8 @@ class Client:
             raise Forbidden(403, "Forbidden", "no")
         return self._objects.get(resource.kind)
 
-    async def list_objects(self, *_: Any) -> list[Any]:
-        return []
+    async def list_objects(self, resource: Any, *_: Any) -> list[Any]:
+        return self._listed.get(resource.kind, [])
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,20 @@ async def test_find_several_objects_of_one_name_names_each():
 async def test_find_what_is_not_there_is_said(desired, words):
     with pytest.raises(ObjectNotFound, match=words):
         await lookup.find(Client(), "ml", desired)
+
+
+@pytest.mark.parametrize(
+    ("desired", "words"),
+    [
+        ("claim/irs", "CloudInstance irs not found. Similar names: iris."),
+        ("claim/other", "CloudInstance other not found. `kubectl get cloudinstances` lists what exists."),
+        ("irs", "Object irs not found in namespace ml. Similar names: iris."),
+    ],
+)
+async def test_find_object_without_a_namespace_names_none(desired, words):
+    with pytest.raises(ObjectNotFound) as caught:
+        await lookup.find(Client(listed=((CLOUD_INSTANCE.resource, CLAIM),)), "ml", desired)
+    assert str(caught.value) == words
 
 
 async def test_find_kinds_that_may_not_be_read_are_passed_over():

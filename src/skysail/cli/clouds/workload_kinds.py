@@ -18,6 +18,7 @@ from skysail.kinds.offload.plan.gangs import MemberGroup, Owner
 from skysail.kinds.offload.plan.train_job_request import asks_for_modal
 from skysail.kinds.serving.admission import validation as model_validation
 from skysail.kinds.serving.api.types import KINDS as MODEL_KINDS
+from skysail.kinds.serving.api.types import ML_MODEL, MLModel, Model, ModelDeployment
 from skysail.kinds.serving.children import pod_templates
 from skysail.kinds.serving.spec import revisions
 from skysail.kinds.serving.spec.config import ServingConfig
@@ -233,8 +234,8 @@ def _app(manifest: Manifest, object_: ModalEndpoint | ModalFunction, found: Desi
 
 def model_servers(manifest: Manifest, namespace: str, config: ServingConfig) -> Iterator[Workload]:
     """Yield the servers of a model. Raises ValueError for an unknown runtime."""
-    kind = next(row for row in MODEL_KINDS if row.resource.kind == manifest["kind"])
-    model = msgspec.convert(_as_stored(manifest, namespace), kind.struct)
+    type_ = MLModel if manifest["kind"] == ML_MODEL.resource.kind else ModelDeployment
+    model: Model = msgspec.convert(_as_stored(manifest, namespace), type_)
     wanted = desired_model(model, config)
     if wanted.want.runtime not in RUNTIMES:
         raise ValueError(f"no runtime serves it: use one of {', '.join(sorted(RUNTIMES))}")

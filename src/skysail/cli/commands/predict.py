@@ -112,9 +112,7 @@ def _refusal(model: Model, served: RevisionSpec, status: int, answer: str) -> st
     if status not in _AWAY or _WITHOUT_PODS not in answer:
         return f"The model answered {status}: {answer}"
     url = model.status.url if isinstance(model, ModelDeployment) else model.status.service_endpoint
-    if not url:
-        return f"{name} has no Service: set spec.expose."
-    if not served.offload:
+    if not served.offload or not url:
         return f"The Service of {name} leads to no server yet: try again."
     service = url.removeprefix("http://").partition(".")[0]
     return (

@@ -19,7 +19,7 @@ AT_CLOUD = {"skysail.dev/offload": "modal"}
     [
         (AT_CLOUD, URL, NO_ENDPOINTS, "ask http://iris-service.ml.svc:8000 from a pod"),
         (AT_CLOUD, URL, NO_ENDPOINTS, "`skysail open iris-service -n ml`"),
-        (AT_CLOUD, {"readyReplicas": 1}, NO_ENDPOINTS, "iris has no Service: set spec.expose."),
+        (AT_CLOUD, {"readyReplicas": 1}, NO_ENDPOINTS, "The Service of iris leads to no server yet"),
         ({}, URL, NO_ENDPOINTS, "The Service of iris leads to no server yet: try again."),
         ({}, {"readyReplicas": 0, "message": "Downloading."}, NO_ENDPOINTS, "No server of iris is ready: Downloading."),
         ({}, {"readyReplicas": 1}, "busy", "The model answered 503: busy"),

@@ -147,7 +147,7 @@ def test_model_explains_the_failure_with_its_log():
         "Its last words:",
         "  a",
         "  b",
-        "What to do: Correct what the message names; `kubectl describe modeldeployment iris` shows more.",
+        "What to do: Correct what the message names; `kubectl describe modeldeployment iris -n ml` shows more.",
     ]
 
 

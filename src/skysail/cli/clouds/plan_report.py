@@ -93,8 +93,8 @@ def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def names(planned: PlanReport) -> list[str]:
-    """Return the planned workloads, as kubectl names them."""
-    return [f"{_kind(row.kind)}/{row.name}" for row in planned.workloads]
+    """Return the planned objects, as kubectl names them, each once: an object may have several workloads."""
+    return list(dict.fromkeys(f"{_kind(row.kind)}/{row.name}" for row in planned.workloads))
 
 
 def _kind(kind: str) -> str:

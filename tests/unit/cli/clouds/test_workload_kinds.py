@@ -13,7 +13,7 @@ import yaml
 from skysail.base import settings
 from skysail.claims.limits.offload_policy import OffloadPolicy
 from skysail.claims.limits.spend_account import Reservation, SpendAccountStatus
-from skysail.cli.clouds import launch_plan, workload_kinds, workloads
+from skysail.cli.clouds import launch_plan, plan_report, workload_kinds, workloads
 from skysail.cli.clouds.plan_facts import ClusterFacts
 from skysail.cli.clouds.workloads import InvalidFile
 from skysail.cloud.offers import OfferList
@@ -100,6 +100,7 @@ def test_job_of_the_training_operator_is_planned_by_replica_type(kind):
         (kind, "mnist", 3, "modal"),
     ]
     assert any("2 retries" in note for note in result.workloads[0].notes)
+    assert plan_report.names(result) == [f"{kind.lower()}.kubeflow.org/mnist"]
 
 
 def test_job_set_counts_the_pods_of_all_jobs():

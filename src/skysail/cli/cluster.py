@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from skysail.base.errors import UserError
+from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
@@ -76,7 +77,7 @@ def access(path: Path | None, context: str | None) -> Access:
 async def model(client: Client, namespace: str, desired: str) -> Model:
     """Return a ModelDeployment or an MLModel. `desired` is its name, or `kind/name` if both have that name."""
     kind, slash, name = desired.rpartition("/")
-    kinds = tuple(custom_kind for custom_kind in _SERVED if not slash or kind.lower() in _spellings(custom_kind))
+    kinds = tuple(custom_kind for custom_kind in _SERVED if not slash or kind.lower() in spellings(custom_kind))
     if not kinds:
         known = " or ".join(f"{custom_kind.resource.kind.lower()}/{name}" for custom_kind in _SERVED)
         raise ObjectNotFound(f"{kind} is not a kind of model. Write {known}.")
@@ -138,10 +139,11 @@ async def connected(access: Access, call: Callable[[Client], Awaitable[T]]) -> T
         await transport.close()
 
 
-def _spellings(kind: CustomKind) -> tuple[str, ...]:
-    """Return the names of the kind that kubectl accepts."""
+def spellings(kind: CustomKind) -> tuple[str, ...]:
+    """Return the names of the kind that kubectl accepts, and our own word for instances at clouds."""
     resource = kind.resource
-    return (resource.kind.lower(), resource.plural, *kind.short_names)
+    own = ("claim", "claims") if kind is CLOUD_INSTANCE else ()
+    return (resource.kind.lower(), resource.plural, *kind.short_names, *own)
 
 
 async def not_found(client: Client, resources: Sequence[Resource], desired: Key) -> ObjectNotFound:

@@ -30,13 +30,10 @@ _OTHERS = tuple(kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind not in 
 _CHILD_NAMES = {MODAL_JOB.resource: modal_job.child_name, TRAIN_JOB.resource: train_job.child_name}
 # Spellings, resource, type. Jobs, pods and claims are last: their names are made from those of other objects.
 _KINDS: tuple[_Kind, ...] = (
-    *(
-        ((kind.resource.kind.lower(), kind.resource.plural, *kind.short_names), kind.resource, kind.struct)
-        for kind in (*_MAIN, *_OTHERS)
-    ),
+    *((cluster.spellings(kind), kind.resource, kind.struct) for kind in (*_MAIN, *_OTHERS)),
     (("job", "jobs"), JOB, Job),
     (("pod", "pods", "po"), POD, Pod),
-    (("cloudinstance", "cloudinstances", "ci", "claim", "claims"), CLOUD_INSTANCE.resource, CloudInstance),
+    (cluster.spellings(CLOUD_INSTANCE), CLOUD_INSTANCE.resource, CloudInstance),
 )
 _COMPATIBLE = {kind.resource for kind in COMPATIBLE_KINDS}
 _PRIMARY = {kind.resource.kind for kind in _MAIN}

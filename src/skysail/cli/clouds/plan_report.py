@@ -94,7 +94,8 @@ def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
 
 def names(planned: PlanReport) -> list[str]:
     """Return the planned objects, as kubectl names them, each once: an object may have several workloads."""
-    return list(dict.fromkeys(f"{_kind(row.kind)}/{row.name}" for row in planned.workloads))
+    objects = dict.fromkeys((row.namespace, row.kind, row.name) for row in planned.workloads)
+    return [f"{_kind(kind)}/{name}" for _, kind, name in objects]
 
 
 def _kind(kind: str) -> str:

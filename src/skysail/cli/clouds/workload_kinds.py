@@ -234,8 +234,8 @@ def _app(manifest: Manifest, object_: ModalEndpoint | ModalFunction, found: Desi
 
 def model_servers(manifest: Manifest, namespace: str, config: ServingConfig) -> Iterator[Workload]:
     """Yield the servers of a model. Raises ValueError for an unknown runtime."""
-    type_ = MLModel if manifest["kind"] == ML_MODEL.resource.kind else ModelDeployment
-    model: Model = msgspec.convert(_as_stored(manifest, namespace), type_)
+    stored, is_ml_model = _as_stored(manifest, namespace), manifest["kind"] == ML_MODEL.resource.kind
+    model: Model = msgspec.convert(stored, MLModel) if is_ml_model else msgspec.convert(stored, ModelDeployment)
     wanted = desired_model(model, config)
     if wanted.want.runtime not in RUNTIMES:
         raise ValueError(f"no runtime serves it: use one of {', '.join(sorted(RUNTIMES))}")

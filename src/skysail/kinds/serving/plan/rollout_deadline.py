@@ -1,4 +1,4 @@
-"""Why servers do not start, and failures of those that did not become ready before the rollout deadline. Pure."""
+"""Pending reasons of servers, and failures of those that were not ready before the rollout deadline. Pure."""
 
 from __future__ import annotations
 

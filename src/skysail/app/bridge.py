@@ -162,7 +162,7 @@ class Bridge:
             if table.conflicts:
                 log.error("bridge ports closed, two claims have them", extra={"ports": sorted(table.conflicts)})
             owned = {port: route for port, route in table.routes.items() if self._is_ours(route)}
-            await listeners.sync(owned)
+            await listeners.sync(owned, table.conflicts)
             self._traffic.keep(owned)
             for cloud in proxies.values():
                 if cloud.http is not None:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -16,17 +16,58 @@ from skysail.bridge.http_proxy import HttpProxy
 from skysail.bridge.proxies import Proxies
 from skysail.bridge.raw_proxy import RawProxy
 from skysail.bridge.routes import Route
+from skysail.cloud import web_app
 
 _BACKLOG = 512
 # aiohttp takes 0 as no timeout, and waits for ever for a connection that never sends a whole request.
 _SHUTDOWN_SECONDS = 0.01
-# A port is open for this long after its route is gone: until then, Services may still send connections there. When a
-# new claim takes an App over, they are answered as before.
+# The port of a web App is open for this long after its route is gone: until then, Services may still send connections
+# there, and the App answers on for the claim that has taken it over.
 _LINGER_SECONDS = 5.0
-# Time for the requests that are open when a port is closed.
-_DRAIN_SECONDS = 30.0
+# A connection or a request that arrived just before a port was closed has begun after this long.
+_BEGIN_SECONDS = 0.05
+# aiohttp reads the rest of a body for this long after its answer, so that the client does not miss the answer.
+_REST_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
+
+
+class _WebServer:
+    """HTTP server of one port. It knows the connections with an open request, and finishes those when it drains."""
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        self.server = web.Server(self._serve, access_log=None)
+        self._answer = answer
+        self._busy: set[web.RequestHandler] = set()
+        self._is_draining = False
+        self._request_ended = asyncio.Event()
+
+    async def drain(self) -> None:
+        """Close idle connections, and the others after their requests, whose bodies and WebSockets go on until then.
+
+        The time of a request is limited by its proxy alone.
+        """
+        self._is_draining = True
+        await asyncio.sleep(_BEGIN_SECONDS)
+        # Not those with a request: aiohttp drops everything that a connection receives after `close` or `shutdown`.
+        idle = [connection for connection in self.server.connections if connection not in self._busy]
+        for connection in idle:
+            connection.close()
+        await asyncio.gather(*(connection.shutdown(timeout=_REST_SECONDS) for connection in idle))
+        while self._busy:
+            self._request_ended.clear()
+            await self._request_ended.wait()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._busy.add(request.protocol)
+        try:
+            answer = await self._answer(request)
+        finally:
+            self._busy.discard(request.protocol)
+            self._request_ended.set()
+        if self._is_draining:
+            answer.force_close()
+        return answer
 
 
 class Listeners:
@@ -48,23 +89,25 @@ class Listeners:
         self._limits = limits or CallerLimits.of_this_process()
         self._routes: dict[int, Route] = {}
         self._servers: dict[int, asyncio.Server] = {}
-        self._web_servers: dict[int, web.Server] = {}
+        self._web_servers: dict[int, _WebServer] = {}
         self._linger_seconds = linger_seconds
         self._lingering: dict[int, asyncio.TimerHandle] = {}
-        self._draining: set[web.Server] = set()
+        self._draining: set[_WebServer] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self.failed: frozenset[int] = frozenset()
 
-    async def sync(self, routes: Mapping[int, Route]) -> None:
-        """Serve these routes, and those that have just gone. Open connections are kept. Call it in one task at a time.
+    async def sync(self, routes: Mapping[int, Route], conflicts: Collection[int] = ()) -> None:
+        """Serve these routes, and those of web Apps that have just gone. Open connections are kept.
 
-        A port whose route has changed is closed first, so that no connection meets both.
+        A port whose route has changed is closed first, so that no connection meets both. `conflicts` are ports that two
+        claims have: they are closed at once, because new connections may be meant for either. Call it in one task at a
+        time.
         """
         served = {port: route for port, route in routes.items() if route.provider in self._proxies}
         for port, route in list(self._routes.items()):
             if served.get(port) == route:
                 self._stay(port)
-            elif port in served or not self._linger_seconds:
+            elif port in served or port in conflicts or not web_app.is_instance(route.instance):
                 self._close(port)
             elif port not in self._lingering:
                 loop = asyncio.get_running_loop()
@@ -83,7 +126,7 @@ class Listeners:
         """Stop listening, and end all open connections."""
         for port in list(self._servers):
             self._close(port)
-        await asyncio.gather(*(server.shutdown(timeout=_SHUTDOWN_SECONDS) for server in self._draining))
+        await asyncio.gather(*(each.server.shutdown(timeout=_SHUTDOWN_SECONDS) for each in self._draining))
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -92,9 +135,8 @@ class Listeners:
         loop, proxy = asyncio.get_running_loop(), self._proxies[route.provider].choose(route)
         listener = LimitedListener(socket.create_server((self._host, route.port), backlog=_BACKLOG), self._limits)
         if isinstance(proxy, HttpProxy):
-            server = web.Server(functools.partial(proxy.serve, route), access_log=None)
-            self._web_servers[route.port] = server
-            self._servers[route.port] = await loop.create_server(server, sock=listener, backlog=_BACKLOG)
+            found = self._web_servers[route.port] = _WebServer(functools.partial(proxy.serve, route))
+            self._servers[route.port] = await loop.create_server(found.server, sock=listener, backlog=_BACKLOG)
         else:
             connected = functools.partial(self._connected, proxy, route)
             self._servers[route.port] = await asyncio.start_server(connected, sock=listener, backlog=_BACKLOG)
@@ -111,13 +153,11 @@ class Listeners:
         del self._routes[port]
         if (server := self._web_servers.pop(port, None)) is not None:
             self._draining.add(server)
-            # Idle connections are closed at once: `shutdown` would keep them open, and swallow their next request.
-            server.pre_shutdown()
             self._track(self._drain(server))
 
-    async def _drain(self, server: web.Server) -> None:
+    async def _drain(self, server: _WebServer) -> None:
         try:
-            await server.shutdown(timeout=_DRAIN_SECONDS)
+            await server.drain()
         finally:
             self._draining.discard(server)
 

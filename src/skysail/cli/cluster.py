@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from skysail.base.errors import UserError
+from skysail.claims.types import CLOUD_INSTANCE
 from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, ModelDeployment
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
@@ -76,7 +77,7 @@ def access(path: Path | None, context: str | None) -> Access:
 async def model(client: Client, namespace: str, desired: str) -> Model:
     """Return a ModelDeployment or an MLModel. `desired` is its name, or `kind/name` if both have that name."""
     kind, slash, name = desired.rpartition("/")
-    kinds = tuple(custom_kind for custom_kind in _SERVED if not slash or kind.lower() in _spellings(custom_kind))
+    kinds = tuple(custom_kind for custom_kind in _SERVED if not slash or kind.lower() in spellings(custom_kind))
     if not kinds:
         known = " or ".join(f"{custom_kind.resource.kind.lower()}/{name}" for custom_kind in _SERVED)
         raise ObjectNotFound(f"{kind} is not a kind of model. Write {known}.")
@@ -138,10 +139,11 @@ async def connected(access: Access, call: Callable[[Client], Awaitable[T]]) -> T
         await transport.close()
 
 
-def _spellings(kind: CustomKind) -> tuple[str, ...]:
-    """Return the names of the kind that kubectl accepts."""
+def spellings(kind: CustomKind) -> tuple[str, ...]:
+    """Return the names of the kind that kubectl accepts, and our own word for instances at clouds."""
     resource = kind.resource
-    return (resource.kind.lower(), resource.plural, *kind.short_names)
+    own = ("claim", "claims") if kind is CLOUD_INSTANCE else ()
+    return (resource.kind.lower(), resource.plural, *kind.short_names, *own)
 
 
 async def not_found(client: Client, resources: Sequence[Resource], desired: Key) -> ObjectNotFound:
@@ -155,18 +157,23 @@ async def not_found(client: Client, resources: Sequence[Resource], desired: Key)
     kinds = [resource.kind for resource in resources]
     is_named = len(kinds) <= _MAX_NAMED_KINDS
     what = " or ".join(kinds) if is_named else "Object"
-    missing = f"{what} {desired.name} not found in namespace {desired.namespace}"
-    keys = [key for found in listed.values() for key in found or () if key.namespace]
-    elsewhere = sorted({key.namespace for key in keys if key.name == desired.name})
+    namespaced = [resource for resource in resources if resource.namespaced]
+    missing = f"{what} {desired.name} not found" + (f" in namespace {desired.namespace}" if namespaced else "")
+    keys = [key for found in listed.values() for key in found or ()]
+    elsewhere = sorted({key.namespace for key in keys if key.namespace and key.name == desired.name})
     if elsewhere:
         return ObjectNotFound(f"{missing}. It exists in {', '.join(elsewhere)}: add `-n {elsewhere[0]}`.")
-    here = [key.name for key in keys if key.namespace == desired.namespace]
+    # Objects of cluster-scoped kinds have no namespace.
+    here = [key.name for key in keys if key.namespace in {desired.namespace, ""}]
     near = difflib.get_close_matches(desired.name, here, _NEAR)
     if near:
         return ObjectNotFound(f"{missing}. Similar names: {', '.join(near)}.")
     if not is_named:
         return ObjectNotFound(f"{missing}. `skysail get -A` lists what exists.")
-    several, there = " or ".join(f"{kind}s" for kind in kinds), sorted({key.namespace for key in keys})
+    if not namespaced:
+        return ObjectNotFound(f"{missing}. `kubectl get {resources[0].plural}` lists what exists.")
+    several = " or ".join(f"{kind}s" for kind in kinds)
+    there = sorted({key.namespace for key in keys if key.namespace})
     return ObjectNotFound(f"{missing}. Namespaces with {several}: {', '.join(there) or 'none'}.")
 
 

@@ -31,7 +31,8 @@ def model(found: ModelDeployment | MLModel) -> Iterator[str]:
     if status.phase == "Ready" and status.failure is None:
         yield f"What to do: Nothing. `skysail predict {meta.name} -n {meta.namespace} -d '[[1.0]]'` asks the model."
     else:
-        yield f"What to do: Correct what the message names; `kubectl describe {kind.lower()} {meta.name}` shows more."
+        command = f"kubectl describe {kind.lower()} {meta.name} -n {meta.namespace}"
+        yield f"What to do: Correct what the message names; `{command}` shows more."
 
 
 def pod(found: Pod, log: Sequence[str] = ()) -> Iterator[str]:

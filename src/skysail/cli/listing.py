@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cli import text_table
+from skysail.cli import cluster, text_table
 from skysail.cli.diagnosis import main_condition
 from skysail.cli.durations import since
 from skysail.core import pod_pending
@@ -30,16 +30,11 @@ _JOBS: Group = (TRAINING_JOB, MODAL_JOB, TRAIN_JOB)
 _MODELS: Group = (MODEL_DEPLOYMENT, ML_MODEL)
 _ENDPOINTS: Group = (MODAL_ENDPOINT, MODAL_FUNCTION)
 GROUPS: dict[str, Group] = {
-    **{
-        name: (kind,)
-        for kind in (*_JOBS, *_MODELS, *_ENDPOINTS, CLOUD_INSTANCE)
-        for name in (kind.resource.plural, kind.resource.kind.lower(), *kind.short_names)
-    },
+    **{name: (kind,) for kind in (*_JOBS, *_MODELS, *_ENDPOINTS, CLOUD_INSTANCE) for name in cluster.spellings(kind)},
     **dict.fromkeys(("job", "jobs"), _JOBS),
     **dict.fromkeys(("model", "models"), _MODELS),
     **dict.fromkeys(("endpoint", "endpoints"), _ENDPOINTS),
     **dict.fromkeys(("function", "functions"), (MODAL_FUNCTION,)),
-    **dict.fromkeys(("claim", "claims"), (CLOUD_INSTANCE,)),
     "all": (*_JOBS, *_MODELS, *_ENDPOINTS),
 }
 _TRANSLATED = (MODAL_JOB, TRAIN_JOB)

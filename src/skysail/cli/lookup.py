@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from skysail.app.kinds import ALL_KINDS, COMPATIBLE_KINDS
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cli import cluster
@@ -13,11 +15,12 @@ from skysail.kinds.training.api.modal_job import MODAL_JOB
 from skysail.kinds.training.api.train_job import TRAIN_JOB
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.children import modal_job, train_job
+from skysail.kube.api.fields import Condition
 from skysail.kube.api.objects import Key, Object
 from skysail.kube.api.resources import JOB, POD, Resource
 from skysail.kube.api.workloads import Job, Pod
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import Forbidden, NotServed
+from skysail.kube.client.errors import UNREADABLE, Forbidden, NotServed, ServerFault
 
 _Kind = tuple[tuple[str, ...], Resource, Any]
 
@@ -27,15 +30,23 @@ _OTHERS = tuple(kind for kind in (*ALL_KINDS, *COMPATIBLE_KINDS) if kind not in 
 _CHILD_NAMES = {MODAL_JOB.resource: modal_job.child_name, TRAIN_JOB.resource: train_job.child_name}
 # Spellings, resource, type. Jobs, pods and claims are last: their names are made from those of other objects.
 _KINDS: tuple[_Kind, ...] = (
-    *(
-        ((kind.resource.kind.lower(), kind.resource.plural, *kind.short_names), kind.resource, kind.struct)
-        for kind in (*_MAIN, *_OTHERS)
-    ),
+    *((cluster.spellings(kind), kind.resource, kind.struct) for kind in (*_MAIN, *_OTHERS)),
     (("job", "jobs"), JOB, Job),
     (("pod", "pods", "po"), POD, Pod),
-    (("cloudinstance", "cloudinstances", "ci", "claim", "claims"), CLOUD_INSTANCE.resource, CloudInstance),
+    (cluster.spellings(CLOUD_INSTANCE), CLOUD_INSTANCE.resource, CloudInstance),
 )
+_COMPATIBLE = {kind.resource for kind in COMPATIBLE_KINDS}
 _PRIMARY = {kind.resource.kind for kind in _MAIN}
+
+
+class _PartlyReadStatus(msgspec.Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class PartlyRead(Object, frozen=True):
+    """Object of another project's kind that our type does not fit: its name and conditions are known."""
+
+    status: _PartlyReadStatus = _PartlyReadStatus()
 
 
 class Found(NamedTuple):
@@ -93,4 +104,9 @@ async def _get(client: Client, row: _Kind, namespace: str, name: str) -> Object 
         if resource is TRAINING_JOB.resource:
             raise
         return None
+    except ServerFault as error:
+        if resource not in _COMPATIBLE or error.reason != UNREADABLE:
+            raise
+        # Kubeflow Trainer accepts TrainJobs that our type does not.
+        return await client.find(resource, namespace, name, PartlyRead)
     return found

@@ -57,12 +57,13 @@ def _why_no_logs(found: Found, pods: Iterable[Pod]) -> str:
     metadata, kind = found.object.metadata, found.resource.kind
     reasons = (pod_pending.pending_reason(pod, f"Pod {pod.metadata.name}") for pod in pods)
     why = next((f" {reason.message}" for reason in reasons if reason is not None), "")
-    name = (
-        f"{kind.lower()}/{metadata.name} -n {metadata.namespace}"
-        if metadata.namespace
-        else f"{kind.lower()}/{metadata.name}"
-    )
-    return f"{kind} {metadata.name} has no container that has started.{why} `skysail why {name}` says more."
+    return f"{kind} {metadata.name} has no container that has started.{why} `{_why_command(found)}` says more."
+
+
+def _why_command(found: Found) -> str:
+    metadata = found.object.metadata
+    namespace = f" -n {metadata.namespace}" if metadata.namespace else ""
+    return f"skysail why {found.resource.kind.lower()}/{metadata.name}{namespace}"
 
 
 async def last_lines_of_failed(client: Client, pod: Pod) -> list[str]:
@@ -95,8 +96,8 @@ async def pods(client: Client, found: Found) -> list[Pod]:
     elif found.resource.kind in _ENDPOINTS:
         label = Label.ENDPOINT_UID
     else:
-        why = f"`skysail why {found.resource.kind.lower()}/{metadata.name}` shows its state"
-        raise NoLogs(f"{found.resource.kind} {metadata.name} has no pods, so it has no logs. {why}.")
+        missing = f"{found.resource.kind} {metadata.name} has no pods, so it has no logs."
+        raise NoLogs(f"{missing} `{_why_command(found)}` shows its state.")
     query = {"labelSelector": f"{label}={metadata.uid}"}
     return sorted(await client.list_objects(POD, metadata.namespace, query, Pod), key=lambda pod: pod.metadata.name)
 

@@ -14,6 +14,8 @@ import msgspec
 from skysail.cloud.errors import Rejected
 
 OPTION = "modal-app"
+# Ids of instances that are web Apps begin with this.
+INSTANCE_PREFIX = "web."
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _NUMBER = r"(?:0|[1-9][0-9]{0,5})"
 PATTERN = rf"{_NAME}(?:,(?:min|max|inputs|timeout|port)={_NUMBER}){{0,5}}"
@@ -44,6 +46,11 @@ class WebApp(msgspec.Struct, frozen=True, kw_only=True):
             "port": self.port,
         }
         return ",".join((self.name, *(f"{key}={value}" for key, value in numbers.items())))
+
+
+def is_instance(instance: str) -> bool:
+    """Return whether the id of an instance is that of a web App, which goes on when another claim takes it over."""
+    return instance.startswith(INSTANCE_PREFIX)
 
 
 def parse(text: str) -> WebApp:

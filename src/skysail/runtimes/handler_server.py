@@ -44,7 +44,10 @@ _BODIES = ("POST", "PUT", "PATCH")
 _JSON = "application/json"
 _PIECE = 2**20
 _POLL_SECONDS = 0.05
-# Time for the last answers before a process ends whose calls all hang.
+# If all calls that may run at once are over their timeout, and none has ended after this long, or after the timeout if
+# that is shorter, they count as stuck. Until then they may be only slow.
+_STUCK_SECONDS = 30.0
+# Time for the last answers before a process ends whose calls are all stuck.
 _LAST_ANSWERS_SECONDS = 1.0
 
 Answer = Tuple[int, str, Union[bytes, Iterator[bytes]]]  # noqa: UP006, UP007 (evaluated by Python 3.8)
@@ -78,17 +81,24 @@ def load(handler: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _call_later(seconds: float, function: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
+
+
 def _end_process() -> None:
     """End the process soon. No thread can be stopped, so only a new container serves again."""
     sys.stderr.write("All concurrent calls of the function hang, so the container ends.\n")
     sys.stderr.flush()
-    threading.Timer(_LAST_ANSWERS_SECONDS, os._exit, (1,)).start()
+    _call_later(_LAST_ANSWERS_SECONDS, lambda: os._exit(1))
 
 
 class HandlerApp:
     """Calls the function: arguments from a request, result as the body of an answer.
 
-    `on_stuck` is called when as many calls hang as may run at once.
+    A call over its timeout fails alone, but its thread goes on. `on_stuck` is called when as many calls as may run at
+    once are over their timeout, and none of them ends.
     """
 
     def __init__(
@@ -99,6 +109,7 @@ class HandlerApp:
         timeout: float = 300.0,
         concurrency: int = 1,
         on_stuck: Callable[[], None] = _end_process,
+        call_later: Callable[[float, Callable[[], None]], None] = _call_later,
     ) -> None:
         self._function = function
         self._returns = returns
@@ -106,6 +117,7 @@ class HandlerApp:
         self._executor = ThreadPoolExecutor(max_workers=concurrency)
         self._concurrency = concurrency
         self._on_stuck = on_stuck
+        self._call_later = call_later
         self._hanging: set[Future[Any]] = set()
         self._signature = inspect.signature(function)
         self._takes_request = returns == "any" and list(self._signature.parameters) == ["request"]
@@ -139,7 +151,12 @@ class HandlerApp:
     def _leave_hanging(self, call: Future[Any]) -> None:
         self._hanging.add(call)
         call.add_done_callback(self._hanging.discard)
-        if len(self._hanging) >= self._concurrency:
+        hanging = frozenset(self._hanging)
+        if len(hanging) >= self._concurrency:
+            self._call_later(min(self._timeout, _STUCK_SECONDS), lambda: self._end_if_stuck(hanging))
+
+    def _end_if_stuck(self, hanging: frozenset[Future[Any]]) -> None:
+        if hanging <= self._hanging:
             self._on_stuck()
 
     def _arguments(

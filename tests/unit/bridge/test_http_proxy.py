@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TOKEN = f"canary-{secrets.token_hex(8)}"
 LIMIT = 1_000_000
+APP = "web.ap-1.c"
 PIECE = b"x" * 65536
 HUGE = 1024 * len(PIECE)  # 64 MiB, more than all buffers between the server and the client
 SEE_OTHER = {
@@ -120,8 +121,9 @@ class Server:
 class Account:
     """Knows the address of the server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, instance: str) -> None:
         self.url = url
+        self.instance = instance
         self.asked = 0
         self.expires: float | None = None
         self.failing = False
@@ -130,7 +132,7 @@ class Account:
         self.answers.set()
 
     async def http_address(self, instance: str, port: int) -> HttpAddress:
-        assert (instance, port) == ("i-1", 8000)
+        assert (instance, port) == (self.instance, 8000)
         self.asked += 1
         await self.answers.wait()
         if self.failing:
@@ -157,13 +159,14 @@ async def bridge(
     idle_seconds: float = 30.0,
     limits: CallerLimits | None = None,
     linger_seconds: float = 0.0,
+    instance: str = "i-1",
 ) -> AsyncIterator[Harness]:
     server = Server()
     runner = web.ServerRunner(web.Server(server.handle))  # type: ignore[arg-type]
     await runner.setup()
     upstream = web.SockSite(runner, socket.create_server(("127.0.0.1", 0)))
     await upstream.start()
-    account = Account(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    account = Account(f"http://127.0.0.1:{runner.addresses[0][1]}", instance)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     harness = Harness(server, account, port)
@@ -176,7 +179,7 @@ async def bridge(
         claim="c",
         provider="modal",
         account="a",
-        instance="i-1",
+        instance=instance,
         namespace="n",
         owner="web",
     )
@@ -254,6 +257,39 @@ async def test_port_that_is_closed_finishes_its_open_requests():
         assert await reply.read() == b"data: 2\n\n"
 
 
+async def test_port_that_is_closed_finishes_an_upload_and_closes_its_connection():
+    async with bridge() as harness, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        writer.write(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nfirst")
+        while not harness.server.seen:  # noqa: ASYNC110 (no event tells)
+            await asyncio.sleep(0)
+        await _until_closed(harness)
+        writer.write(b"later")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b"POST /a 10")
+        writer.close()
+
+
+async def test_port_that_is_closed_carries_a_websocket_until_it_ends():
+    async with bridge() as harness, asyncio.timeout(10), aiohttp.ClientSession() as client:
+        async with client.ws_connect(f"{harness.url}/ws", protocols=("v2",)) as line:
+            await _until_closed(harness)
+            for word in ("one", "two"):
+                await line.send_str(word)
+                assert await line.receive_str() == f"v2:{word}"
+        assert line.close_code == 1000
+
+
+async def _until_closed(harness: Harness) -> None:
+    """Close the port, and wait until its idle connections are closed, too."""
+    idle, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+    await harness.listeners.sync({})
+    with contextlib.suppress(ConnectionResetError):
+        assert await idle.read() == b""
+    writer.close()
+
+
 async def test_port_that_is_closed_closes_idle_connections_at_once():
     async with bridge() as harness:
         reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
@@ -277,8 +313,8 @@ async def _is_open(port: int) -> bool:
     return True
 
 
-async def test_port_whose_route_is_gone_answers_until_services_know_it():
-    async with bridge(linger_seconds=2.0) as harness, aiohttp.ClientSession() as client:
+async def test_port_of_a_web_app_whose_route_is_gone_answers_until_services_know_it():
+    async with bridge(linger_seconds=2.0, instance=APP) as harness, aiohttp.ClientSession() as client:
         await harness.listeners.sync({})
         async with client.get(f"{harness.url}/a") as reply:
             assert reply.status == 200
@@ -287,8 +323,22 @@ async def test_port_whose_route_is_gone_answers_until_services_know_it():
                 await asyncio.sleep(0.05)
 
 
+async def test_port_of_an_instance_whose_route_is_gone_is_closed_at_once():
+    async with bridge(linger_seconds=60.0) as harness:
+        await harness.listeners.sync({})
+        assert not await _is_open(harness.port)
+
+
+async def test_port_that_two_claims_have_is_closed_at_once():
+    """Also if it is open only because its route has gone: another tenant's Service may lead there."""
+    async with bridge(linger_seconds=60.0, instance=APP) as harness:
+        await harness.listeners.sync({})
+        await harness.listeners.sync({}, {harness.port})
+        assert not await _is_open(harness.port)
+
+
 async def test_port_whose_route_comes_back_stays_open():
-    async with bridge(linger_seconds=0.05) as harness, aiohttp.ClientSession() as client:
+    async with bridge(linger_seconds=0.05, instance=APP) as harness, aiohttp.ClientSession() as client:
         await harness.listeners.sync({})
         await harness.listeners.sync({harness.port: harness.route})
         assert harness.listeners._lingering == {}

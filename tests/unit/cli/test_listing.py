@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from skysail.claims.types import CloudInstance
-from skysail.cli import listing
+from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
+from skysail.cli import listing, lookup
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
@@ -144,3 +144,9 @@ async def test_read_names_objects_of_another_system_that_cannot_be_decoded():
     foreign = msgspec.convert({"metadata": {"name": "theirs", "namespace": "ml", "uid": "f"}}, Object)
     rows = await listing.read(Unreadable(TrainJob=[foreign], ModelDeployment=[model()]), listing.GROUPS["all"], "")
     assert [(row.kind, row.name) for row in rows] == [("ModelDeployment", "iris"), ("TrainJob", "theirs")]
+
+
+@pytest.mark.parametrize("name", ["cloudinstance", "cloudinstances", "ci", "claim", "claims"])
+def test_claims_have_the_same_names_in_lists_and_by_name(name):
+    assert listing.GROUPS[name] == (CLOUD_INSTANCE,)
+    assert any(name in names and resource is CLOUD_INSTANCE.resource for names, resource, _ in lookup._KINDS)

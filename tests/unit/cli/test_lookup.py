@@ -8,17 +8,18 @@ import msgspec
 import pytest
 
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
-from skysail.cli import explanations, lookup
+from skysail.cli import explanations, listing, lookup
 from skysail.cli.cluster import Ambiguous, ObjectNotFound
 from skysail.cli.commands import why
 from skysail.cli.options import NamedOutputFormat
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kinds.training.api.modal_job import MODAL_JOB, ModalJob
+from skysail.kinds.training.api.train_job import TRAIN_JOB
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kube.api.objects import Meta, Object
 from skysail.kube.api.resources import POD
 from skysail.kube.api.workloads import Job, Pod
-from skysail.kube.client.errors import Forbidden
+from skysail.kube.client.errors import UNREADABLE, Forbidden, ServerFault
 
 META = {"name": "iris", "namespace": "ml", "uid": "u"}
 JOB = msgspec.convert({"metadata": META, "spec": {"framework": "pytorch", "image": "i", "command": ["x"]}}, TrainingJob)
@@ -48,8 +49,11 @@ CLAIM = msgspec.convert(
 class Client:
     """Has these objects, by kind; others do not exist, or may not be read."""
 
-    def __init__(self, *objects: tuple[Any, Any], forbids: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *objects: tuple[Any, Any], forbids: tuple[str, ...] = (), listed: tuple[tuple[Any, Any], ...] = ()
+    ) -> None:
         self._objects = {resource.kind: object_ for resource, object_ in objects}
+        self._listed = {resource.kind: [object_] for resource, object_ in listed}
         self._forbids = forbids
 
     async def find(self, resource: Any, _namespace: str, _name: str, _type: Any) -> Any:
@@ -57,8 +61,8 @@ class Client:
             raise Forbidden(403, "Forbidden", "no")
         return self._objects.get(resource.kind)
 
-    async def list_objects(self, *_: Any) -> list[Any]:
-        return []
+    async def list_objects(self, resource: Any, *_: Any) -> list[Any]:
+        return self._listed.get(resource.kind, [])
 
 
 @pytest.mark.parametrize(
@@ -94,9 +98,45 @@ async def test_find_what_is_not_there_is_said(desired, words):
         await lookup.find(Client(), "ml", desired)
 
 
+@pytest.mark.parametrize(
+    ("desired", "words"),
+    [
+        ("claim/irs", "CloudInstance irs not found. Similar names: iris."),
+        ("claim/other", "CloudInstance other not found. `kubectl get cloudinstances` lists what exists."),
+        ("irs", "Object irs not found in namespace ml. Similar names: iris."),
+    ],
+)
+async def test_find_object_without_a_namespace_names_none(desired, words):
+    with pytest.raises(ObjectNotFound) as caught:
+        await lookup.find(Client(listed=((CLOUD_INSTANCE.resource, CLAIM),)), "ml", desired)
+    assert str(caught.value) == words
+
+
 async def test_find_kinds_that_may_not_be_read_are_passed_over():
     client = Client((TRAINING_JOB.resource, JOB), forbids=("ModelDeployment", "MLModel", "Pod", "CloudInstance"))
     assert (await lookup.find(client, "ml", "iris")).object == JOB
+
+
+class Unreadable(Client):
+    """TrainJobs of Kubeflow Trainer, which accepts fields that our type does not."""
+
+    async def find(self, resource: Any, namespace: str, name: str, type_: Any) -> Any:
+        if resource is TRAIN_JOB.resource and not issubclass(type_, lookup.PartlyRead):
+            raise ServerFault(200, UNREADABLE, "The reply cannot be decoded.")
+        return await super().find(resource, namespace, name, type_)
+
+
+async def test_find_object_of_another_project_that_cannot_be_decoded_returns_its_conditions():
+    condition = {"type": "Complete", "status": "True", "reason": "Done", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    row = {"metadata": META, "spec": {"new": 1}, "status": {"conditions": [{**condition, "message": "Done."}]}}
+    client = Unreadable((TRAIN_JOB.resource, msgspec.convert(row, lookup.PartlyRead)))
+    found = await lookup.find(client, "ml", "trainjob/iris")
+    assert list(why._parts(why.Facts(found))) == ["ml/iris (TrainJob)", "Complete is True: Done."]
+    assert listing.row(found.resource, found.object).resource == "trainjob.trainer.kubeflow.org/iris"
+
+
+async def test_find_by_name_passes_over_an_object_of_another_project_that_is_absent():
+    assert (await lookup.find(Unreadable((POD, pod())), "ml", "iris")).object == pod()
 
 
 def test_model_explains_the_failure_with_its_log():
@@ -107,7 +147,7 @@ def test_model_explains_the_failure_with_its_log():
         "Its last words:",
         "  a",
         "  b",
-        "What to do: Correct what the message names; `kubectl describe modeldeployment iris` shows more.",
+        "What to do: Correct what the message names; `kubectl describe modeldeployment iris -n ml` shows more.",
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from skysail.cli import lookup, object_logs
 from skysail.cli.object_logs import NoLogs
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kube.api.objects import Meta
 from skysail.kube.api.resources import POD
 from skysail.kube.api.workloads import Pod
 
@@ -82,6 +83,16 @@ async def test_an_object_without_logs_says_so():
     builds = {"waiting": {"reason": "ContainerCreating", "message": "preparing its image: 12 of 19 packages"}}
     with pytest.raises(NoLogs, match="Pod a is preparing its image: 12 of 19 packages"):
         await printed(Client(), lookup.Found(POD, pod("a", main=builds)))
-    policy = next(kind for kind in lookup._OTHERS if kind.resource.kind == "OffloadPolicy")
-    with pytest.raises(NoLogs, match="has no pods"):
-        await printed(Client(), lookup.Found(policy.resource, SimpleNamespace(metadata=MODEL.metadata)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "metadata", "command"),
+    [
+        ("ModalJob", MODEL.metadata, "`skysail why modaljob/iris -n ml`"),
+        ("OffloadPolicy", Meta(name="default"), "`skysail why offloadpolicy/default`"),
+    ],
+)
+async def test_an_object_without_pods_names_the_command_with_its_namespace(kind, metadata, command):
+    resource = next(each.resource for each in lookup._OTHERS if each.resource.kind == kind)
+    with pytest.raises(NoLogs, match=f"has no pods, so it has no logs. {command} shows its state"):
+        await printed(Client(), lookup.Found(resource, SimpleNamespace(metadata=metadata)))

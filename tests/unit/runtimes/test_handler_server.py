@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from skysail.runtimes import handler_server
 from skysail.runtimes.handler_server import HandlerApp, HandlerNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def add(a: Any, b: Any = 1) -> Any:
@@ -72,20 +73,65 @@ def test_handler_app_arguments_that_do_not_fit_are_a_bad_request(target, body):
     assert "error" in answer
 
 
-def test_handler_app_slow_call_times_out():
-    import threading
+class Calls:
+    """A function that hangs until it is released, and an app that runs two calls of it at once."""
 
-    released, stuck = threading.Event(), []
-    late = (504, {"error": "TimeoutError"})
-    try:
-        options = {"timeout": 0.01, "concurrency": 2, "on_stuck": lambda: stuck.append(1)}
-        app = HandlerApp(lambda: released.wait(60), **options)
-        for expected in ([], [1], [1]):
-            status, _, answer = app.answer("GET", "/", (), b"")
-            assert (status, json.loads(answer)) == late
-            assert stuck == expected, "the last call never began, because both threads hang"
-    finally:
-        released.set()
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.stuck = 0
+        self.timers: list[Callable[[], None]] = []
+        self.app = HandlerApp(
+            self._wait,
+            timeout=0.5,
+            concurrency=2,
+            on_stuck=self._count_stuck,
+            call_later=lambda _, function: self.timers.append(function),
+        )
+
+    def _wait(self, at_once: str = "") -> str:
+        return "done" if at_once or self.released.wait(60) else ""
+
+    def _count_stuck(self) -> None:
+        self.stuck += 1
+
+    def answer(self, target: str = "/") -> tuple[int, Any]:
+        status, _, answer = self.app.answer("GET", target, (), b"")
+        assert isinstance(answer, bytes)
+        return status, json.loads(answer)
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    found = Calls()
+    yield found
+    found.released.set()
+
+
+LATE = (504, {"error": "TimeoutError"})
+
+
+def test_handler_app_slow_call_fails_alone(calls):
+    assert calls.answer() == LATE
+    assert calls.answer("/?at_once=1") == (200, "done")
+    assert not calls.timers
+
+
+def test_handler_app_whose_calls_all_hang_is_stuck(calls):
+    assert [calls.answer() for _ in range(3)] == [LATE, LATE, LATE]
+    (timer,) = calls.timers
+    assert not calls.stuck, "they may be only slow"
+    timer()
+    assert calls.stuck == 1
+
+
+def test_handler_app_whose_calls_were_only_slow_goes_on(calls):
+    assert [calls.answer() for _ in range(2)] == [LATE, LATE]
+    calls.released.set()
+    while calls.app._hanging:
+        threading.Event().wait(0.01)
+    calls.timers[0]()
+    assert calls.stuck == 0
+    assert calls.answer("/?at_once=1") == (200, "done")
 
 
 def test_handler_server_whose_calls_all_hang_ends_after_its_last_answer(tmp_path: Path):

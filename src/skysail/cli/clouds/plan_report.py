@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from skysail.claims.requirements import owner_kinds
 from skysail.kinds.modal_endpoints.types import KINDS as ENDPOINT_KINDS
+from skysail.kinds.serving.api.types import KINDS as MODEL_KINDS
 
 Verdict = Literal["allowed", "refused", "unknown"]
 
 CLUSTER = "cluster"
 # Kinds that are planned, and own no pod that Skysail places by its owner.
-_ENDPOINT_GROUPS = {kind.resource.kind: kind.resource.group for kind in ENDPOINT_KINDS}
+_GROUPS = {kind.resource.kind: kind.resource.group for kind in (*ENDPOINT_KINDS, *MODEL_KINDS)}
 
 
 class OfferLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -92,10 +93,11 @@ def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def names(planned: PlanReport) -> list[str]:
-    """Return the planned workloads, as kubectl names them."""
-    return [f"{_kind(row.kind)}/{row.name}" for row in planned.workloads]
+    """Return the planned objects, as kubectl names them, each once: an object may have several workloads."""
+    objects = dict.fromkeys((row.namespace, row.kind, row.name) for row in planned.workloads)
+    return [f"{_kind(kind)}/{name}" for _, kind, name in objects]
 
 
 def _kind(kind: str) -> str:
-    group = next((group for group, other in owner_kinds.PLURALS if other == kind), _ENDPOINT_GROUPS.get(kind, ""))
+    group = next((group for group, other in owner_kinds.PLURALS if other == kind), _GROUPS.get(kind, ""))
     return f"{kind.lower()}.{group}" if group else kind.lower()

@@ -16,11 +16,20 @@ from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.plan import gangs
 from skysail.kinds.offload.plan.gangs import MemberGroup, Owner
 from skysail.kinds.offload.plan.train_job_request import asks_for_modal
+from skysail.kinds.serving.admission import validation as model_validation
+from skysail.kinds.serving.api.types import KINDS as MODEL_KINDS
+from skysail.kinds.serving.api.types import ML_MODEL, MLModel, Model, ModelDeployment
+from skysail.kinds.serving.children import pod_templates
+from skysail.kinds.serving.spec import revisions
+from skysail.kinds.serving.spec.config import ServingConfig
+from skysail.kinds.serving.spec.desired import Autoscaling, desired_model
+from skysail.kinds.serving.spec.runtimes import RUNTIMES
 from skysail.kinds.training.api.modal_job import ModalJob
 from skysail.kinds.training.api.train_job import TrainJob
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.children import modal_job, train_job
 from skysail.kinds.training.children.manifests import build_children
+from skysail.kube.api import quantities
 from skysail.kube.api.objects import Meta
 
 Manifest = dict[str, Any]
@@ -28,6 +37,55 @@ Manifest = dict[str, Any]
 _DEFAULT_BACKOFF_LIMIT = 6
 # Placeholder for the UID that the API server will choose. Labels of pods hold it.
 _UID = "00000000-0000-0000-0000-000000000000"
+
+
+_Rows = tuple[dict[str, Any], ...] | None
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    limits: dict[str, str | float | None] | None = None
+    requests: dict[str, str | float | None] | None = None
+
+
+class _EnvVar(msgspec.Struct, frozen=True, rename="camel"):
+    value_from: dict[str, Any] | None = None
+
+
+class _Container(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    resources: _Resources | None = None
+    env: tuple[_EnvVar, ...] | None = None
+    env_from: _Rows = None
+
+
+class _Term(msgspec.Struct, frozen=True, rename="camel"):
+    match_expressions: _Rows = None
+    match_fields: _Rows = None
+
+
+class _Selector(msgspec.Struct, frozen=True, rename="camel"):
+    node_selector_terms: tuple[_Term, ...] | None = None
+
+
+class _NodeAffinity(msgspec.Struct, frozen=True):
+    required: _Selector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class _Affinity(msgspec.Struct, frozen=True, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+    pod_affinity: dict[str, Any] | None = None
+
+
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Fields of a pod that the placement takes as valid, because it reads them from the API server."""
+
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] | None = None
+    volumes: _Rows = None
+    node_selector: dict[str, str] | None = None
+    tolerations: tuple[dict[str, str | int | None], ...] | None = None
+    affinity: _Affinity | None = None
+    active_deadline_seconds: int | None = None
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +140,7 @@ def _cron_job(manifest: Manifest, namespace: str) -> Iterator[Workload]:
 
 def _replicated(manifest: Manifest, namespace: str) -> Iterator[Workload]:
     kind, spec = manifest["kind"], manifest.get("spec") or {}
-    replicas = _count(spec.get("replicas"))
+    replicas = _count(spec, "replicas")
     pod = _pod(spec.get("template") or {}, name_of(manifest), namespace)
     owners = (_owner(kind, manifest),)
     yield Workload(kind=kind, pod=pod, owners=owners, pods=replicas, parallel=replicas, is_endless=True)
@@ -114,7 +172,7 @@ def _train_job(manifest: Manifest, namespace: str) -> Iterator[Workload]:
     trainer = spec.get("trainer") or {}
     container = {"name": "node", "image": trainer.get("image"), "resources": trainer.get("resourcesPerNode") or {}}
     pod = _pod({"spec": {"containers": [container]}}, owner.name, namespace)
-    nodes = _count(trainer.get("numNodes"))
+    nodes = _count(trainer, "numNodes")
     # Trainer runs the nodes as the ranks of a JobSet.
     job_set = Owner(kind="JobSet", name=owner.name, groups=(MemberGroup("node", pods=nodes),), has_ranks=True)
     note = "The pod template of the runtime is not read: only what the TrainJob itself says is planned."
@@ -123,9 +181,9 @@ def _train_job(manifest: Manifest, namespace: str) -> Iterator[Workload]:
 
 def _job_set(manifest: Manifest, namespace: str) -> Iterator[Workload]:
     owner, spec = _owner("JobSet", manifest), manifest.get("spec") or {}
-    restarts = int((spec.get("failurePolicy") or {}).get("maxRestarts") or 0)
+    restarts = _count(spec.get("failurePolicy") or {}, "maxRestarts", 0)
     for row in spec.get("replicatedJobs") or ():
-        template, jobs = row.get("template") or {}, _count(row.get("replicas"))
+        template, jobs = row.get("template") or {}, _count(row, "replicas")
         name = f"{owner.name}-{row.get('name', '')}"
         job = {**template, "metadata": {**metadata_of(template), "name": name, "namespace": namespace}}
         found = _job(job, (owner,), "JobSet", namespace)
@@ -138,9 +196,9 @@ def _training_operator_job(manifest: Manifest, namespace: str) -> Iterator[Workl
     kind, spec = manifest["kind"], manifest.get("spec") or {}
     owner = _owner(kind, manifest)
     groups: Manifest = next((value for name, value in sorted(spec.items()) if name.endswith("ReplicaSpecs")), {})
-    limit = int((spec.get("runPolicy") or {}).get("backoffLimit") or 0)
+    limit = _count(spec.get("runPolicy") or {}, "backoffLimit", 0)
     for name, row in groups.items():
-        replicas = _count(row.get("replicas"))
+        replicas = _count(row, "replicas")
         pod = _pod(row.get("template") or {}, f"{owner.name}-{name.casefold()}", namespace)
         yield Workload(kind=kind, pod=pod, owners=(owner,), pods=replicas, parallel=replicas, retries=limit)
 
@@ -174,29 +232,62 @@ def _app(manifest: Manifest, object_: ModalEndpoint | ModalFunction, found: Desi
     )
 
 
+def model_servers(manifest: Manifest, namespace: str, config: ServingConfig) -> Iterator[Workload]:
+    """Yield the servers of a model. Raises ValueError for an unknown runtime."""
+    stored, is_ml_model = _as_stored(manifest, namespace), manifest["kind"] == ML_MODEL.resource.kind
+    model: Model = msgspec.convert(stored, MLModel) if is_ml_model else msgspec.convert(stored, ModelDeployment)
+    wanted = desired_model(model, config)
+    if wanted.want.runtime not in RUNTIMES:
+        raise ValueError(f"no runtime serves it: use one of {', '.join(sorted(RUNTIMES))}")
+    template = pod_templates.server_pod(wanted, revisions.new_candidate(wanted.want), config)
+    name, scale, at_cloud = model.metadata.name, wanted.scale, bool(wanted.want.offload)
+    servers = scale.min if isinstance(scale, Autoscaling) else scale.replicas
+    # The operator may have other settings, such as hosts that models may come from.
+    errors = model_validation.validate(model, config)
+    notes = [f"An operator with these settings rejects the model: {error}" for error in errors]
+    if isinstance(scale, Autoscaling) and not at_cloud:
+        notes.append(f"The autoscaler runs {scale.min} to {scale.max} servers. {scale.min} are planned.")
+    if at_cloud and servers:
+        notes.append("An update, and each new claim period, runs one more server for a while.")
+    yield Workload(
+        kind=manifest["kind"],
+        pod=_pod(template, name, namespace),
+        # Without the annotations of the model: those that count are in the template.
+        owners=(Owner(kind=manifest["kind"], name=name),),
+        pods=servers,
+        parallel=servers,
+        is_endless=True,
+        notes=tuple(notes),
+    )
+
+
 def _job(job: Manifest, owners: tuple[Owner, ...], kind: str, namespace: str) -> Workload:
     spec = job.get("spec") or {}
-    parallelism = _count(spec.get("parallelism"))
-    completions = parallelism if spec.get("completions") is None else int(spec["completions"])
-    limit = spec.get("backoffLimit")
+    parallelism = _count(spec, "parallelism")
+    completions = _count(spec, "completions", parallelism)
     return Workload(
         kind=kind,
         pod=_pod(spec.get("template") or {}, name_of(job), namespace),
         owners=(_owner("Job", job), *owners),
         pods=max(completions, parallelism),
         parallel=min(parallelism, completions),
-        retries=_DEFAULT_BACKOFF_LIMIT if limit is None else int(limit),
+        retries=_count(spec, "backoffLimit", _DEFAULT_BACKOFF_LIMIT),
     )
 
 
 def _as_stored(manifest: Manifest, namespace: str) -> Manifest:
     """Return the manifest with the metadata that the API server would add."""
-    return {**manifest, "metadata": {**metadata_of(manifest), "namespace": namespace, "uid": _UID}}
+    added = {"name": name_of(manifest), "namespace": namespace, "uid": _UID}
+    return {**manifest, "metadata": {**metadata_of(manifest), **added}}
 
 
-def _count(value: Any) -> int:
-    """Return the number of a field that is 1 by default."""
-    return 1 if value is None else int(value)
+def _count(spec: Manifest, field: str, default: int = 1) -> int:
+    """Return the number of a field. Raises ValueError if it is negative."""
+    value = spec.get(field)
+    number = default if value is None else int(value)
+    if number < 0:
+        raise ValueError(f"{field} is {number}, which is below 0")
+    return number
 
 
 def _pod(template: Manifest, name: str, namespace: str) -> Pod:
@@ -205,14 +296,26 @@ def _pod(template: Manifest, name: str, namespace: str) -> Pod:
     spec = template.get("spec") or {}
     if not spec.get("containers"):
         raise ValueError("its pod has no containers")
+    _validate_resources(msgspec.convert(spec, _PodSpec))
     return Pod(metadata, spec)
+
+
+def _validate_resources(spec: _PodSpec) -> None:
+    """Raise ValueError for an amount that the API server would not accept."""
+    for container in (*(spec.init_containers or ()), *spec.containers):
+        resources = container.resources or _Resources()
+        for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+            for name, amount in (amounts or {}).items():
+                number = quantities.parse(amount or 0)
+                if not number.is_finite() or number < 0:
+                    raise ValueError(f"resources.{kind} of container {container.name} has {name}: {amount}")
 
 
 def _owner(kind: str, manifest: Manifest) -> Owner:
     metadata = msgspec.convert(metadata_of(manifest), Meta)
     return Owner(
         kind=kind,
-        name=metadata.name,
+        name=name_of(manifest),
         annotations=metadata.annotations or {},
         labels=metadata.labels or {},
         groups=gangs.member_groups(kind, manifest.get("spec") or {}),
@@ -220,6 +323,8 @@ def _owner(kind: str, manifest: Manifest) -> Owner:
     )
 
 
+# Kinds whose workloads `model_servers` returns.
+MODELS = tuple(kind.resource.kind for kind in MODEL_KINDS)
 # Functions that return the workloads of a manifest in a namespace, by kind.
 WORKLOADS: Mapping[str, Callable[[Manifest, str], Iterator[Workload]]] = {
     "Pod": _single,

@@ -9,7 +9,8 @@ import msgspec
 import yaml
 
 from skysail.base.errors import UserError
-from skysail.cli.clouds.workload_kinds import WORKLOADS, Workload, metadata_of, name_of
+from skysail.cli.clouds.workload_kinds import MODELS, WORKLOADS, Workload, metadata_of, model_servers, name_of
+from skysail.kinds.serving.spec.config import ServingConfig
 
 Manifest = dict[str, Any]
 
@@ -25,7 +26,7 @@ class FileContent(msgspec.Struct, frozen=True):
     skipped: tuple[str, ...]
 
 
-def parse(text: str, file: str, namespace: str) -> FileContent:
+def parse(text: str, file: str, namespace: str, serving: ServingConfig) -> FileContent:
     """Read all documents. `namespace` is for objects that name none. Raises InvalidFile."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
@@ -36,9 +37,11 @@ def parse(text: str, file: str, namespace: str) -> FileContent:
     for manifest in _flatten(documents, file):
         kind, name = str(manifest.get("kind") or ""), name_of(manifest)
         try:
-            found = list(_workloads(manifest, kind, namespace))
+            found = list(_workloads(manifest, kind, namespace, serving))
         except (msgspec.ValidationError, AttributeError, TypeError, ValueError) as error:
-            raise InvalidFile(f"{file}: {kind} {name} cannot be read: {error}. Fix the manifest.") from error
+            reason = str(error).rstrip(".")
+            whose = f"{kind} {name}".strip()
+            raise InvalidFile(f"{file}: {whose} cannot be read: {reason}. Fix the manifest.") from error
         workloads += found
         if not found:
             skipped.append(f"{kind} {name}")
@@ -58,7 +61,13 @@ def _flatten(documents: list[Any], file: str) -> Iterator[Manifest]:
             yield document
 
 
-def _workloads(manifest: Manifest, kind: str, default: str) -> Iterator[Workload]:
-    build = WORKLOADS.get(kind)
-    if build is not None:
-        yield from build(manifest, str(metadata_of(manifest).get("namespace") or default))
+def _workloads(manifest: Manifest, kind: str, default: str, serving: ServingConfig) -> Iterator[Workload]:
+    if kind not in WORKLOADS and kind not in MODELS:
+        return
+    if not name_of(manifest):
+        raise ValueError("it has no name, so write one into metadata.name")
+    namespace = str(metadata_of(manifest).get("namespace") or default)
+    if kind in MODELS:
+        yield from model_servers(manifest, namespace, serving)
+    else:
+        yield from WORKLOADS[kind](manifest, namespace)

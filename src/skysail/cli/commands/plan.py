@@ -40,7 +40,7 @@ def plan(
     """Show where the pods of the workloads in a file would run, and what they would cost.
 
     Workloads are Pods, Jobs, CronJobs, Deployments, ReplicaSets, StatefulSets, TrainingJobs, ModalJobs, ModalEndpoints,
-    ModalFunctions, TrainJobs, JobSets and jobs of the Kubeflow training operator.
+    ModalFunctions, ModelDeployments, MLModels, TrainJobs, JobSets and jobs of the Kubeflow training operator.
 
     Reads only. Exit code 0 if policies and budgets allow all of them, 3 if one is refused, 4 if that is not known
     because something could not be read.
@@ -53,9 +53,11 @@ def plan(
     from skysail.cli import cluster
     from skysail.cli.clouds import launch_plan, plan_facts, plan_report, plan_text, workloads
     from skysail.kinds.offload.config import offload_config
+    from skysail.kinds.serving.spec.config import serving_config
 
-    content = workloads.parse(_read(file), file, namespace)
-    offload = offload_config(settings.load({"operator_namespace": operator_namespace}, os.environ, config))
+    known_settings = settings.load({"operator_namespace": operator_namespace}, os.environ, config)
+    content = workloads.parse(_read(file), file, namespace, serving_config(known_settings))
+    offload = offload_config(known_settings)
     namespaces = {workload.namespace for workload in content.workloads}
 
     async def read(client: Client) -> ClusterFacts:

@@ -10,6 +10,7 @@ from skysail.cli.options import ContextOption, KubeconfigOption, ModelArgument, 
 
 if TYPE_CHECKING:
     from skysail.cli.cluster import Model
+    from skysail.kinds.serving.spec.desired import DesiredModel, RevisionSpec
     from skysail.kube.client.client import Client
     from skysail.kube.client.transport import Reply
 
@@ -32,20 +33,25 @@ def predict(
     context: ContextOption = None,
 ) -> None:
     """Send a request to a model and print the answer."""
+    from skysail.base.settings import Settings
     from skysail.cli import cluster
+    from skysail.kinds.serving.spec.config import serving_config
+    from skysail.kinds.serving.spec.desired import desired_model
 
     text = _read(data)
 
-    async def call(client: Client) -> tuple[Model, Reply]:
+    async def call(client: Client) -> tuple[Model, Reply, RevisionSpec]:
         model = await cluster.model(client, namespace, name)
-        return model, await _asked(client, model, text)
+        desired = desired_model(model, serving_config(Settings()))
+        served = await _served_by(client, model) or desired.want
+        return model, await _asked(client, desired, served, text), served
 
-    model, reply = cluster.run_client(cluster.access(kubeconfig, context), call)
+    model, reply, served = cluster.run_client(cluster.access(kubeconfig, context), call)
     answer = reply.body.decode(errors="replace").rstrip()
     if reply.status in _OK:
         typer.echo(answer)
         return
-    typer.echo(f"skysail: {_refusal(model, reply.status, answer)}", err=True)
+    typer.echo(f"skysail: {_refusal(model, served, reply.status, answer)}", err=True)
     raise typer.Exit(_FAILED)
 
 
@@ -64,19 +70,14 @@ def _read(data: str) -> str:
         raise CannotAsk(f"{where} cannot be read: {error}.") from error
 
 
-async def _asked(client: Client, model: Model, text: str) -> Reply:
-    from skysail.base.settings import Settings
+async def _asked(client: Client, desired: DesiredModel, served: RevisionSpec, text: str) -> Reply:
     from skysail.cli import inference_request
-    from skysail.kinds.serving.spec.config import serving_config
-    from skysail.kinds.serving.spec.desired import desired_model
     from skysail.kinds.serving.spec.runtimes import RUNTIMES
 
-    desired = desired_model(model, serving_config(Settings()))
-    runtime = await _served_by(client, model) or desired.want.runtime
-    row = RUNTIMES.get(runtime)
+    row = RUNTIMES.get(served.runtime)
     if row is None:
         raise inference_request.CannotAsk(
-            f"Runtime {runtime} is unknown: see `kubectl describe` of {model.metadata.name}."
+            f"Runtime {served.runtime} is unknown: see `kubectl describe` of {desired.object.metadata.name}."
         )
     asked = inference_request.body(row, text)
     return await client.proxy(
@@ -85,10 +86,10 @@ async def _asked(client: Client, model: Model, text: str) -> Reply:
     )
 
 
-async def _served_by(client: Client, model: Model) -> str:
-    """Return the runtime of the served revision, which differs from the spec after a failure or a rollback.
+async def _served_by(client: Client, model: Model) -> RevisionSpec | None:
+    """Return the served revision, which differs from the spec after a failure or a rollback.
 
-    Returns an empty string if it is unknown or the user has no right to read the history.
+    Returns None if it is unknown or the user has no right to read the history.
     """
     from skysail.cli.revision_history import history
     from skysail.kube.client.errors import Forbidden
@@ -97,22 +98,24 @@ async def _served_by(client: Client, model: Model) -> str:
     try:
         entries = await history(client, model) if number else []
     except Forbidden:
-        return ""
-    return next((revision.want.runtime for revision in entries if revision.number == number), "")
+        return None
+    return next((revision.want for revision in entries if revision.number == number), None)
 
 
-def _refusal(model: Model, status: int, answer: str) -> str:
+def _refusal(model: Model, served: RevisionSpec, status: int, answer: str) -> str:
     """Return the server's message, or the model's status message if no server is ready."""
     from skysail.kinds.serving.api.types import ModelDeployment
 
+    name, namespace = model.metadata.name, model.metadata.namespace
     if status in _AWAY and model.status.ready_replicas == 0:
-        return f"No server of {model.metadata.name} is ready: {model.status.message or 'no status reported yet'}"
-    if status in _AWAY and _WITHOUT_PODS in answer:
-        url = model.status.url if isinstance(model, ModelDeployment) else model.status.service_endpoint
-        service = url.removeprefix("http://").partition(".")[0]
-        return (
-            f"The servers of {model.metadata.name} are at a cloud, and the API server's proxy does not lead there: ask"
-            f" {url} from a pod, or on a local cluster through `skysail open {service} -n"
-            f" {model.metadata.namespace}`."
-        )
-    return f"The model answered {status}: {answer}"
+        return f"No server of {name} is ready: {model.status.message or 'no status reported yet'}"
+    if status not in _AWAY or _WITHOUT_PODS not in answer:
+        return f"The model answered {status}: {answer}"
+    url = model.status.url if isinstance(model, ModelDeployment) else model.status.service_endpoint
+    if not served.offload or not url:
+        return f"The Service of {name} leads to no server yet: try again."
+    service = url.removeprefix("http://").partition(".")[0]
+    return (
+        f"The servers of {name} are at a cloud, and the API server's proxy does not lead there: ask {url} from a pod, "
+        f"or on a local cluster through `skysail open {service} -n {namespace}`."
+    )

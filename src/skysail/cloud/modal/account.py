@@ -12,6 +12,7 @@ import modal
 import msgspec
 from modal import exception
 
+from skysail.cloud import web_app
 from skysail.cloud.account import Instance, Inventory, LaunchProgress, LaunchSpec, Timings
 from skysail.cloud.change_feed import ChangeFeed
 from skysail.cloud.errors import Gone, ProviderError, Unsupported
@@ -31,7 +32,6 @@ from skysail.cloud.modal.prices import PriceTable
 from skysail.cloud.modal.sessions import SandboxSessions
 from skysail.cloud.modal.web import arguments as web_arguments
 from skysail.cloud.modal.web.account import WebApps
-from skysail.cloud.modal.web.tags import is_web
 from skysail.cloud.offers import OfferList
 from skysail.cloud.provider import Features, Output, PortConnection, Session
 
@@ -142,7 +142,7 @@ class ModalAccount:
 
     async def terminate(self, instance: str, grace: float) -> None:
         """Terminate the sandbox, gang or App. With a grace period, ask its programs first and return at once."""
-        if is_web(instance):
+        if web_app.is_instance(instance):
             self._changes.publish(await self._web_apps().terminate(instance))
             return
         if is_gang(instance):
@@ -197,7 +197,7 @@ class ModalAccount:
         return self._prices.offers()
 
     async def get(self, instance: str) -> Instance | None:
-        if is_web(instance):
+        if web_app.is_instance(instance):
             return await self._web_apps().inventory.get(instance)
         return await (self._gangs.inventory if is_gang(instance) else self._inventory).get(instance)
 
@@ -206,7 +206,7 @@ class ModalAccount:
         return self._changes.subscribe()
 
     async def output(self, instance: str, *, rank: int = 0) -> AsyncIterator[Output]:
-        if is_web(instance):
+        if web_app.is_instance(instance):
             async for piece in self._web_apps().output(instance):
                 yield piece
             return
@@ -253,7 +253,7 @@ class ModalAccount:
         return await self._sessions.dial(instance, port)
 
     async def http_address(self, instance: str, port: int) -> HttpAddress:
-        if is_web(instance):
+        if web_app.is_instance(instance):
             return await self._web_apps().http_address(instance)
         _refuse_in_gang(instance, 0, "connect to a port")
         return await self._sessions.http_address(instance, port)
@@ -298,7 +298,7 @@ class ModalAccount:
 
 
 def _check_sandbox(instance: str) -> None:
-    if is_web(instance):
+    if web_app.is_instance(instance):
         raise Unsupported("Modal starts and ends the containers of an App on its own: use its URL.")
 
 

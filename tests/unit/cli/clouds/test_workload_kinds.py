@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,15 +13,18 @@ import yaml
 from skysail.base import settings
 from skysail.claims.limits.offload_policy import OffloadPolicy
 from skysail.claims.limits.spend_account import Reservation, SpendAccountStatus
-from skysail.cli.clouds import launch_plan, workloads
+from skysail.cli.clouds import launch_plan, plan_report, workload_kinds, workloads
 from skysail.cli.clouds.plan_facts import ClusterFacts
+from skysail.cli.clouds.workloads import InvalidFile
 from skysail.cloud.offers import OfferList
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from skysail.kinds.offload.config import offload_config
+from skysail.kinds.serving.spec.config import serving_config
 
 SAMPLES = Path(__file__).parents[4] / "config" / "samples"
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 POD = {"spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+SERVING = serving_config(settings.load({}, {}, None))
 EMPTY = SpendAccountStatus()
 ASK = {"skysail.dev/offload": "modal"}
 BY_REPLICA = {
@@ -33,7 +37,7 @@ BY_REPLICA = {
 
 
 def parse(manifest):
-    return workloads.parse(yaml.safe_dump(manifest), "f.yaml", "team")
+    return workloads.parse(yaml.safe_dump(manifest), "f.yaml", "team", SERVING)
 
 
 def forecast(content, account=EMPTY, **spec):
@@ -61,7 +65,7 @@ def forecast(content, account=EMPTY, **spec):
     ],
 )
 def test_sample_that_goes_to_modal_is_planned_with_its_price(sample, kind, name, containers):
-    content = workloads.parse((SAMPLES / sample).read_text(), sample, "team")
+    content = workloads.parse((SAMPLES / sample).read_text(), sample, "team", SERVING)
     result = forecast(content)
     (plan,) = result.workloads
     assert (plan.kind, plan.name, plan.verdict, plan.message) == (kind, name, "allowed", "")
@@ -81,7 +85,7 @@ def test_pod_without_a_deadline_is_planned_for_as_long_as_the_cloud_allows(provi
 def test_each_app_counts_as_one_instance():
     samples = ("modal_v1alpha1_modalendpoint.yaml", "modal_v1alpha1_modalfunction.yaml")
     text = "---\n".join((SAMPLES / sample).read_text() for sample in samples)
-    result = forecast(workloads.parse(text, "f.yaml", "team"), maxInstances=2)
+    result = forecast(workloads.parse(text, "f.yaml", "team", SERVING), maxInstances=2)
     assert (len(result.workloads), result.verdict) == (2, "allowed")
 
 
@@ -96,6 +100,7 @@ def test_job_of_the_training_operator_is_planned_by_replica_type(kind):
         (kind, "mnist", 3, "modal"),
     ]
     assert any("2 retries" in note for note in result.workloads[0].notes)
+    assert plan_report.names(result) == [f"{kind.lower()}.kubeflow.org/mnist"]
 
 
 def test_job_set_counts_the_pods_of_all_jobs():
@@ -181,3 +186,82 @@ def test_gang_starts_as_a_whole_or_not_at_all(gang):
 
 def test_other_kinds_are_named_as_not_planned():
     assert parse({"kind": "ConfigMap", "metadata": {"name": "c"}}).skipped == ("ConfigMap c",)
+
+
+MODELS = {
+    "ModelDeployment": {"modelURI": "https://a.example/m.onnx", "runtime": "fastapi-pytorch", "minReplicas": 2},
+    "MLModel": {
+        "modelURL": "https://a.example/m.onnx",
+        "framework": "onnx",
+        "storageSize": "1Gi",
+        "replicas": 2,
+        "expose": True,
+    },
+}
+
+
+def model(kind, annotations, **fields):
+    return parse({"kind": kind, "metadata": {"name": "m", "annotations": annotations}, "spec": MODELS[kind] | fields})
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_model_at_a_cloud_is_planned_with_the_price_of_its_servers(kind):
+    result = forecast(model(kind, {**ASK, "modal-operator.io/gpu": "T4"}))
+    (plan,) = result.workloads
+    assert (plan.kind, plan.name, plan.place, plan.pods, plan.verdict) == (kind, "m", "modal", 2, "allowed")
+    assert result.usd_per_hour == pytest.approx(2 * plan.candidates[0].usd_per_hour)
+    assert plan.candidates[0].gpu_type == "T4"
+    assert any("one more server" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_model_that_asks_for_no_cloud_is_planned_in_the_cluster(kind):
+    (plan,) = forecast(model(kind, {})).workloads
+    assert (plan.place, plan.pods, plan.notes, plan.usd_per_hour) == ("cluster", 2, (), None)
+
+
+def test_model_that_the_operator_rejects_has_the_reason_as_a_note():
+    (plan,) = forecast(model("ModelDeployment", ASK, modelURI="pvc://claim/m.onnx")).workloads
+    assert "in a PVC, which no cloud can mount" in plan.notes[0]
+
+
+def test_model_with_an_unknown_runtime_is_an_invalid_file():
+    with pytest.raises(InvalidFile, match="runtime"):
+        model("ModelDeployment", ASK, runtime="abacus")
+
+
+@pytest.mark.parametrize("kind", [*workload_kinds.WORKLOADS, *workload_kinds.MODELS])
+def test_object_without_a_name_is_an_invalid_file(kind):
+    with pytest.raises(InvalidFile, match=rf"f.yaml: {kind} cannot be read: it has no name.*metadata.name"):
+        parse({"kind": kind, "spec": {}})
+
+
+@pytest.mark.parametrize("sample", ["modal_v1alpha1_modaljob.yaml", "modal_v1alpha1_modalendpoint.yaml"])
+def test_object_with_a_generated_name_is_planned_by_its_prefix(sample):
+    manifest = yaml.safe_load((SAMPLES / sample).read_text())
+    (plan,) = forecast(parse({**manifest, "metadata": {"generateName": "run-"}})).workloads
+    assert (plan.name, plan.verdict) == ("run-", "allowed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "container", "reason"),
+    [
+        ({}, {"resources": -1}, "got `int` - at `$.containers[0].resources`"),
+        ({}, {"resources": {"limits": {"cpu": "-1"}}}, "resources.limits of container main has cpu: -1"),
+        ({}, {"resources": {"requests": {"memory": "much"}}}, "'much' is not a quantity"),
+        ({}, {"env": [{"name": "A", "valueFrom": 1}]}, "at `$.containers[0].env[0].valueFrom`"),
+        ({"nodeSelector": [1]}, {}, "at `$.nodeSelector`"),
+        ({"tolerations": [None]}, {}, "at `$.tolerations[0]`"),
+        ({"affinity": {"nodeAffinity": 1}}, {}, "at `$.affinity.nodeAffinity`"),
+    ],
+)
+def test_invalid_pod_is_an_invalid_file_with_the_field(fields, container, reason):
+    template = {"spec": {"containers": [{"name": "main", "image": "i", **container}], **fields}}
+    with pytest.raises(InvalidFile, match=re.escape(reason)) as caught:
+        parse({"kind": "StatefulSet", "metadata": {"name": "s"}, "spec": {"template": template}})
+    assert str(caught.value).endswith(". Fix the manifest.")
+
+
+def test_negative_number_of_replicas_is_an_invalid_file():
+    with pytest.raises(InvalidFile, match="replicas is -1, which is below 0"):
+        parse({"kind": "StatefulSet", "metadata": {"name": "s"}, "spec": {"replicas": -1, "template": POD}})

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from skysail.cli.report import local_logs
+from skysail.cli.report.local_logs import UnreadableLog
 
 
 def test_ends_long_log_begins_with_a_whole_line(tmp_path, monkeypatch):
@@ -12,3 +15,11 @@ def test_ends_long_log_begins_with_a_whole_line(tmp_path, monkeypatch):
         "logs/local/agent.log": "short\n",
         "logs/local/operator.log": "third\n",
     }
+
+
+def test_ends_log_that_cannot_be_read_names_file_and_fix(tmp_path):
+    (tmp_path / "operator.log").mkdir()
+    with pytest.raises(
+        UnreadableLog, match=r"operator.log cannot be read: Is a directory. Run the command as the user"
+    ):
+        dict(local_logs._ends(tmp_path))

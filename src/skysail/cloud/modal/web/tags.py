@@ -16,11 +16,11 @@ import msgspec
 
 from skysail.cloud.account import LaunchSpec
 from skysail.cloud.errors import Rejected
+from skysail.cloud.web_app import INSTANCE_PREFIX
 
 # Part of the names of all web Apps, apart from Apps of sandboxes and gangs.
 _PREFIX = "ow"
 _OWNER = "skysail"
-_ID = "web."
 _MAX_NAME = 64
 _MAX_LABEL = 63
 _CLUSTER_LENGTH = 8
@@ -75,16 +75,12 @@ def label(app: str) -> str:
 
 def instance_id(app_id: str, claim: str) -> str:
     """Return the id of the instance of a claim: the App alone would not tell two claims apart."""
-    return f"{_ID}{app_id}.{claim}"
-
-
-def is_web(instance: str) -> bool:
-    return instance.startswith(_ID)
+    return f"{INSTANCE_PREFIX}{app_id}.{claim}"
 
 
 def split_id(instance: str) -> tuple[str, str]:
     """Return App id and claim of an instance."""
-    app_id, _, claim = instance.removeprefix(_ID).partition(".")
+    app_id, _, claim = instance.removeprefix(INSTANCE_PREFIX).partition(".")
     return app_id, claim
 
 

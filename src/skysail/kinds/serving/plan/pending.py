@@ -80,8 +80,7 @@ def rollout_pending(snapshot: Snapshot, revision: Revision) -> PendingReason:
         container_crash = failure.crashed(snapshot, revision, pod)
         if container_crash is not None:
             return PendingReason(Reason.CRASH_LOOP, f"{container_crash.message} The container is restarted.")
-        who = f"Server {pod.metadata.name}"
-        keeps = pod_pending.pending_reason(pod, who, event=snapshot.pod_event, previous=_before(snapshot))
+        keeps = rollout_deadline.server_pending(snapshot, pod, _before(snapshot))
         if keeps is not None:
             return keeps
     ready = len(pods) - len(overdue_pods)

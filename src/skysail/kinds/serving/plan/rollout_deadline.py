@@ -1,4 +1,4 @@
-"""Failures of servers that did not become ready before the rollout deadline and report no reason. Pure."""
+"""Pending reasons of servers, and failures of those that were not ready before the rollout deadline. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from skysail.base.names import Annotation, Reason
 from skysail.core import pod_pending
+from skysail.core.pod_pending import PendingReason
 from skysail.kinds.serving.api.types import Failure
 from skysail.kinds.serving.children import pod_templates
 from skysail.kinds.serving.objects import Deployment, Pod
@@ -26,6 +27,20 @@ def is_exceeded(deployment: Deployment, pods: Iterable[Pod]) -> bool:
     return any(f'"{name}"' in deployment.deadline_message for name in sets)
 
 
+def server_pending(snapshot: Snapshot, pod: Pod, previous: str = "") -> PendingReason | None:
+    """Return why a server does not start, or None if no reason is known. `previous` is the message until now."""
+    who = f"Server {pod.metadata.name}"
+    keeps = pod_pending.pending_reason(pod, who, event=snapshot.pod_event, previous=previous)
+    if keeps is None or keeps.reason != Reason.INSTANCE_LIMIT_REACHED or not any(map(_answers, snapshot.pods)):
+        return keeps
+    # The old server ends only after the new one is ready, so to wait does not help.
+    return PendingReason(keeps.reason, f"{keeps.message} To replace a server, one more instance must be allowed.")
+
+
+def _answers(pod: Pod) -> bool:
+    return pod.serves and pod.is_ready
+
+
 def deadline_failure(snapshot: Snapshot, revision: Revision, waited_for: list[Pod]) -> Failure:
     """Return why the servers are late: not created, not started, still downloading, or running but not ready."""
     deployment = snapshot.deployment
@@ -34,7 +49,7 @@ def deadline_failure(snapshot: Snapshot, revision: Revision, waited_for: list[Po
         pending = pod_pending.creation_rejected(deployment.replica_failure)
         return Failure(step="Deploy", reason=pending.reason, message=pending.message)
     for pod in waited_for:
-        keeps = pod_pending.pending_reason(pod, f"Server {pod.metadata.name}", event=snapshot.pod_event)
+        keeps = server_pending(snapshot, pod)
         if keeps is not None:
             return Failure(step="Deploy", reason=keeps.reason, message=keeps.message)
     slow = next((pod for pod in waited_for if pod.is_downloading), None)

@@ -1164,6 +1164,27 @@ def test_servers_of_an_earlier_period_or_revision_do_not_start_the_next_one():
         assert plan(found).requeue_after is None
 
 
+FULL = "Namespace shop has 1 instances, and OffloadPolicy default allows 1: wait, or raise spec.maxInstances."
+
+
+@pytest.mark.parametrize("late", ["", LATE])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_server_at_a_cloud_that_a_policy_holds_up_names_it_and_the_spare_instance(late, is_replaced):
+    of = model(annotations={"skysail.dev/offload": "runpod"})
+    known = entry(of, 1, "served")
+    held = server(of, 1, ready=False, waiting="InstanceLimitReached", said=FULL)
+    up = deployment(known, available=0, late=late)
+    found = condition(
+        plan(at(shown(of, revision=1), known, up, held, *([server(of)] if is_replaced else []))).status,
+        Condition.PROGRESSING,
+    )
+    spare = " To replace a server, one more instance must be allowed." if is_replaced else ""
+    assert (found.reason, found.message) == (
+        Reason.INSTANCE_LIMIT_REACHED,
+        f"Server server-1 does not start: {FULL}{spare}",
+    )
+
+
 def period_of(plan_):
     (apply,) = [each for each in plan_.actions if isinstance(each, Apply) and each.resource is DEPLOYMENT]
     return apply.manifest["spec"]["template"]["metadata"]["annotations"]["skysail.dev/period"]

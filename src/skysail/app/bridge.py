@@ -51,6 +51,8 @@ NAMESPACE_POLICY_RULES = (PolicyRule(SECRET, ("get",), names=_SECRETS),)
 # A port that could not be opened is tried again.
 _RETRY_SECONDS = 2.0
 _MAX_RETRY_SECONDS = 60.0
+# Open requests may take this long after SIGTERM. With `drain_seconds` it is less than the pod's grace period.
+_FINISH_SECONDS = 20.0
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +137,7 @@ class Bridge:
         except* _StopRequested:
             # Serve on for a while: it takes some time until no Service sends new connections here.
             await asyncio.sleep(self._settings.drain_seconds)
+            await listeners.close(finish_seconds=_FINISH_SECONDS)
         finally:
             await listeners.close()
             for cloud in proxies.values():

@@ -122,10 +122,12 @@ class Listeners:
                     log.warning("bridge port cannot be opened, retried", extra={"port": port, "why": str(error)})
         self.failed = frozenset(failed)
 
-    async def close(self) -> None:
-        """Stop listening, and end all open connections."""
+    async def close(self, *, finish_seconds: float = 0.0) -> None:
+        """Stop listening, and end all open connections. `finish_seconds`: how long they may go on until then."""
         for port in list(self._servers):
             self._close(port)
+        if self._connections and finish_seconds:
+            await asyncio.wait(self._connections, timeout=finish_seconds)
         await asyncio.gather(*(each.server.shutdown(timeout=_SHUTDOWN_SECONDS) for each in self._draining))
         for task in self._connections:
             task.cancel()

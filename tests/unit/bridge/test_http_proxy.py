@@ -257,6 +257,25 @@ async def test_port_that_is_closed_finishes_its_open_requests():
         assert await reply.read() == b"data: 2\n\n"
 
 
+async def test_bridge_that_ends_finishes_its_open_requests():
+    async with bridge() as harness, aiohttp.ClientSession() as client, client.get(f"{harness.url}/events") as reply:
+        assert await reply.content.readuntil(b"\n\n") == b"data: 1\n\n"
+        closing = asyncio.create_task(harness.listeners.close(finish_seconds=60))
+        while await _is_open(harness.port):  # noqa: ASYNC110 (no event tells)
+            await asyncio.sleep(0)
+        harness.server.release.set()
+        assert await reply.read() == b"data: 2\n\n"
+        await closing
+
+
+async def test_bridge_that_ends_waits_for_an_open_request_only_for_a_while():
+    async with bridge() as harness, aiohttp.ClientSession() as client, client.get(f"{harness.url}/events") as reply:
+        assert await reply.content.readuntil(b"\n\n") == b"data: 1\n\n"
+        await harness.listeners.close(finish_seconds=0.01)
+        with pytest.raises(aiohttp.ClientError):
+            await reply.read()
+
+
 async def test_port_that_is_closed_finishes_an_upload_and_closes_its_connection():
     async with bridge() as harness, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)

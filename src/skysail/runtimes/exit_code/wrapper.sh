@@ -67,6 +67,7 @@ nap() {
 # Keeps the container, so that it is not started again and its output stays readable, until the pod is deleted.
 keep() {
   trap 'kill "$sleeping" 2>/dev/null; exit "$code"' TERM INT
+  [ -n "$stopped" ] && exit "$code"
   if [ "$reason" = deadline ]; then
     # The operator reads the report and the last lines first: the cloud deletes the log with the pod.
     nap "$late_hold"
@@ -79,6 +80,7 @@ keep() {
 }
 
 sleeping=
+stopped=
 if [ -n "$state" ] && [ -f "$state/code" ]; then
   # The container was started again after the program had ended.
   read -r code reason < "$state/code"
@@ -92,6 +94,22 @@ if [ -n "$state" ] && [ -f "$state/started" ]; then
   report "$code" "$reason"
   keep
 fi
+child=
+begin=$(date +%s)
+# A signal may come before the program has been started: it is passed on then.
+stop() {
+  stopped=1
+  [ -n "$child" ] || return
+  kill -TERM "$child" 2>/dev/null
+  (
+    # In the moment of its start a program loses a signal: send it again.
+    [ "$(($(date +%s) - begin))" -lt 2 ] && sleep 1 && kill -TERM "$child" 2>/dev/null
+    sleep "$grace"
+    kill -KILL "$child" 2>/dev/null
+  ) &
+}
+trap stop TERM INT
+
 [ -n "$state" ] && : > "$state/started"
 printf 'skysail-start %s\n' "$nonce"
 if [ -n "$unusable" ]; then
@@ -106,12 +124,11 @@ if [ -n "$unusable" ]; then
   keep
 fi
 
-stopped=
 watcher=
 "$@" &
 child=$!
+[ -n "$stopped" ] && stop
 [ -n "$state" ] && echo "$child" > "$state/pid"
-trap 'stopped=1; kill -TERM "$child" 2>/dev/null; (sleep "$grace"; kill -KILL "$child" 2>/dev/null) & ' TERM INT
 (
   trap 'kill "$sleeping" 2>/dev/null; exit 0' TERM
   nap "$lifetime"

@@ -158,6 +158,14 @@ def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(run):
     assert wrapped.until_exit() == (137, "exited", "")
 
 
+def test_sigterm_before_the_program_has_started_ends_it_with_a_report(run):
+    for _ in range(3):
+        wrapped = run("sleep", "1000")
+        wrapped.until_line("skysail-start")
+        wrapped.process.send_signal(signal.SIGTERM)
+        assert wrapped.until_exit() == (143, "exited", "")
+
+
 def test_deadline_ends_the_program(run):
     assert run("sleep", "1000", lifetime=1).until_exit() == (143, "deadline", "")
 

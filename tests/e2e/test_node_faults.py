@@ -85,7 +85,13 @@ def kill_at_random_points(node: Cluster, victims: tuple[str, ...], disk: Disk, r
         )
 
 
-@pytest.mark.parametrize("victims", [("agent",), (Component.API_SERVER, "agent")], ids=["alone", "with-api-server"])
+@pytest.mark.parametrize(
+    "victims",
+    [
+        pytest.param(("agent",), id="alone"),
+        pytest.param((Component.API_SERVER, "agent"), id="with-api-server", marks=pytest.mark.on_demand),
+    ],
+)
 def test_a_killed_agent_has_lost_its_pods_and_the_job_makes_good_for_them(node, namespace, rng, victims):
     disk = Disk(node, namespace)
     apply(node, namespace, job("j", WORKS, completions=6, parallelism=2, backoffLimit=50))
@@ -103,7 +109,7 @@ def test_a_killed_agent_has_lost_its_pods_and_the_job_makes_good_for_them(node, 
     assert all("agent" in end_of(row["status"])["message"] for row in lost)
 
 
-@pytest.mark.parametrize("victim", ["survivor", Component.API_SERVER])
+@pytest.mark.parametrize("victim", ["survivor", pytest.param(Component.API_SERVER, marks=pytest.mark.on_demand)])
 def test_a_killed_operator_or_api_server_costs_no_pod_anything(node, namespace, rng, victim):
     login = f"--kubeconfig={node.operator_kubeconfig}"
     argv = (sys.executable, "-P", "-m", "skysail", "run", login, f"--webhook-host={addresses.CLUSTER_IP}")

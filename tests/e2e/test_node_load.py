@@ -34,7 +34,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("pods", [30, pytest.param(100, marks=pytest.mark.on_demand)])
+@pytest.mark.parametrize("pods", [10, pytest.param(100, marks=pytest.mark.on_demand)])
 def test_many_pods_three_times_leave_nothing_that_grows(node, namespace, pods):
     # The first pod finds all parts of the agent at work, with the connections that they keep.
     a_round(node, namespace, 1)

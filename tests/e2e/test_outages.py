@@ -206,7 +206,7 @@ def test_cache_audit_dropped_event_is_found_and_cache_is_relisted(cluster):
             cluster.stop("operator")
 
 
-@pytest.mark.parametrize("after_reply", [False, True])
+@pytest.mark.parametrize("after_reply", [pytest.param(False, marks=pytest.mark.on_demand), True])
 def test_killed_after_every_single_write_the_end_is_the_same(cluster, after_reply):
     """Lease, webhook Secret and statuses: whatever the operator was doing, a new process finishes it."""
 

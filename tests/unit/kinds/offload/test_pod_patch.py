@@ -28,6 +28,19 @@ def test_admit_allowed_pod_gets_selector_and_toleration():
     assert patch == {"/spec/nodeSelector": {"kubernetes.io/hostname": "modal.com"}, "/spec/tolerations": [TOLERATION]}
 
 
+@pytest.mark.parametrize(
+    ("annotations", "warning"),
+    [
+        ({"modal-operator.io/offload": "yes"}, "'yes' is neither true nor false and counts as false."),
+        ({"runpod.io/offlaod": "true"}, "metadata.annotations[runpod.io/offlaod]: unknown, has no effect."),
+        ({**ASK, "modal-operator.io/gpu-typo": "T4"}, "metadata.annotations[modal-operator.io/gpu-typo]: unknown"),
+    ],
+)
+def test_admit_annotation_without_effect_is_a_warning_wherever_the_pod_goes(annotations, warning):
+    (found,) = admit(pod({"restartPolicy": "Never"}, annotations=annotations)).warnings
+    assert warning in found
+
+
 def test_admit_second_call_changes_nothing():
     patch = values(admit(gpu_pod(annotations=ASK)))
     spec = {**gpu_pod().spec, "nodeSelector": patch["/spec/nodeSelector"], "tolerations": patch["/spec/tolerations"]}

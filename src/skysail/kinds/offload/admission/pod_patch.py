@@ -14,7 +14,7 @@ import msgspec
 from skysail.base.names import Annotation, Label
 from skysail.base.settings import NodeSettings
 from skysail.claims.requirements import restarts
-from skysail.claims.requirements.types import CHEAPEST
+from skysail.claims.requirements.types import CHEAPEST, OffloadRequest
 from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.plan import node_fit, placement
 from skysail.kinds.offload.plan.placement import Decision, Leave, Place, PlacementFacts, Refuse, Rule, Wait
@@ -22,6 +22,7 @@ from skysail.kube.admission.hooks import AdmissionResponse, Manifest
 from skysail.kube.api.tolerations import tolerate_forever
 
 _CHECKPOINTS = "checkpoints"
+_MAX_VALUE_WARNINGS = 5
 _ANY_CLOUD = {Label.TYPE.value: "virtual-kubelet"}
 
 
@@ -35,17 +36,18 @@ def read_pod(manifest: Manifest) -> Pod | None:
 
 def admit(pod: Pod, facts: PlacementFacts, nodes: Mapping[str, NodeSettings]) -> AdmissionResponse:
     """Return the patch for a pod with these facts."""
-    decision = placement.decide(facts)
+    decision, warnings = placement.decide(facts), _value_warnings(facts.request)
     match decision:
         case Place():
             return AdmissionResponse(
-                patch=tuple(_place(pod, decision, nodes[decision.node])), warnings=_restart_warnings(pod, facts)
+                patch=tuple(_place(pod, decision, nodes[decision.node])),
+                warnings=(*_restart_warnings(pod, facts), *warnings),
             )
         case Refuse():
             patch = _keep_off(pod, facts, nodes) if decision.is_kept_off else []
-            return AdmissionResponse(patch=tuple(patch), warnings=(_warning(decision),))
+            return AdmissionResponse(patch=tuple(patch), warnings=(_warning(decision), *warnings))
         case Wait() | Leave():
-            return AdmissionResponse(patch=tuple(_undecided(pod, facts, nodes, decision)))
+            return AdmissionResponse(patch=tuple(_undecided(pod, facts, nodes, decision)), warnings=warnings)
 
 
 def _undecided(
@@ -106,6 +108,13 @@ def _restart_warnings(pod: Pod, facts: PlacementFacts) -> tuple[str, ...]:
         is_server=has_ports or facts.request.tunnel_port is not None,
     )
     return (message,) if message else ()
+
+
+def _value_warnings(request: OffloadRequest) -> tuple[str, ...]:
+    """Return sentences about annotations without effect. A pod that stays in the cluster gets no event about them."""
+    found = [warned.message for warned in request.warnings]
+    found += [f"metadata.annotations[{name}]: unknown, has no effect. Check the spelling." for name in request.unknown]
+    return tuple(found[:_MAX_VALUE_WARNINGS])
 
 
 def _warning(refuse: Refuse) -> str:

@@ -99,6 +99,9 @@ class SpendAccount(Object, frozen=True, gc=False, rename="camel"):
 SPEND_ACCOUNT = CustomKind(
     resource=Resource("skysail.dev", "v1alpha1", "spendaccounts", "SpendAccount", namespaced=False),
     struct=SpendAccount,
-    columns=(Column("Reservations", ".status.reservations[*].usd"),),
+    columns=(
+        Column("Budget", '.status.conditions[?(@.type=="BudgetAvailable")].reason'),
+        Column("Message", '.status.conditions[?(@.type=="BudgetAvailable")].message'),
+    ),
     exempt_names=frozenset({"at"}),
 )

@@ -1,4 +1,4 @@
-"""Plan of an OffloadPolicy: a condition that names what no cloud of this cluster has. Pure.
+"""Plan of an OffloadPolicy: a condition that names what no cloud of this cluster and no label can have. Pure.
 
 A policy takes effect as soon as it is stored, whatever its condition says.
 """
@@ -17,6 +17,7 @@ from skysail.claims.limits.offload_policy import OffloadPolicy, OffloadPolicySta
 from skysail.cloud.offers import OfferList
 from skysail.core import conditions
 from skysail.core.actions import Event, Plan
+from skysail.kube.api import label_selectors
 
 _MAX_NAMES = 8
 
@@ -44,6 +45,8 @@ def rejected(snapshot: PolicySnapshot, event: Event) -> Plan:
 def _status(snapshot: PolicySnapshot) -> OffloadPolicyStatus:
     providers, gpu_types = _unknown_providers(snapshot), _unknown_gpu_types(snapshot)
     spec = snapshot.object.spec
+    if selector := next(label_selectors.errors("spec.namespaceSelector", spec.namespace_selector), ""):
+        return _with(snapshot, "False", Reason.INVALID_SPEC, f"{selector} Correct the selector.")
     problems = [
         f"No node of this cluster has provider {_listed(providers)}: use {_listed(snapshot.providers) or 'none'}."
         if providers

@@ -12,6 +12,7 @@ from skysail.claims.plan.policy import PolicySnapshot, plan, rejected
 from skysail.cloud.offers import Offer, OfferList
 from skysail.core import conditions
 from skysail.core.actions import Event
+from skysail.kube.api.fields import LabelSelector
 from tests.unit.claims.samples import DELETING, NOW, policy
 
 OFFERS = {
@@ -33,6 +34,7 @@ def accepted(snapshot: PolicySnapshot) -> tuple[str, str, str]:
     ("spec", "fields", "expected"),
     [
         ({"providers": ("modal",)}, {}, ("True", Reason.ACCEPTED)),
+        ({"namespace_selector": LabelSelector(match_labels={"a b": "c"})}, {}, ("False", Reason.INVALID_SPEC)),
         ({"providers": ("modal",), "gpu_types": ("a100",)}, {}, ("True", Reason.ACCEPTED)),
         ({"providers": ("modal", "aws")}, {}, ("True", Reason.UNKNOWN_NAMES)),
         ({"providers": ("aws",)}, {}, ("False", Reason.INVALID_SPEC)),

@@ -42,3 +42,21 @@ def test_matches_labels_and_expressions_needs_both():
         match_labels={"team": "ml"}, match_expressions=(LabelSelectorRequirement("env", "DoesNotExist"),)
     )
     assert not label_selectors.matches(both, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("selector", "error"),
+    [
+        (LabelSelector(), ""),
+        (LabelSelector(match_labels={"kubernetes.io/metadata.name": "team-a", "empty": ""}), ""),
+        (LabelSelector(match_labels={"a b": "c"}), "'a b' is no key that a label can have."),
+        (LabelSelector(match_labels={"a": "b c"}), "'b c' is no value that a label can have."),
+        (requirement("team", "In"), "operator In needs values."),
+        (requirement("team", "Exists", "ml"), "operator Exists takes no values."),
+        (requirement("-team", "Exists"), "'-team' is no key"),
+    ],
+)
+def test_errors_name_what_no_label_can_meet(selector, error):
+    found = list(label_selectors.errors("spec.s", selector))
+    assert len(found) == bool(error)
+    assert all(row.startswith("spec.s.match") and error in row for row in found)

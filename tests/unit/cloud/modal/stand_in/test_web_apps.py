@@ -99,6 +99,7 @@ async def test_broken_update_is_named_and_the_last_good_revision_serves(cloud: S
     good = await account.create(launch("c2", env={"VALUE": "good"}))
     for broken, reason in (
         (launch("c3", handler="app.missing"), "HandlerNotFound"),
+        (launch("c3", code="raise ConnectionError('no weights')\n"), "ImportFailed"),
         (launch("c4", image="missing:1"), "ErrImagePull"),
         (launch("c5", image=IMAGE), "StartError"),
     ):

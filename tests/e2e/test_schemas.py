@@ -65,6 +65,8 @@ RULE_CASES = [
     ("ModalJob", None, {"gpu": "T4:x"}, "spec.gpu", "write T4, A100-80GB or H100:2"),
     ("ModalEndpoint", None, {"gpu": "two T4"}, "spec.gpu", "write T4, A100-80GB or H100:2"),
     ("ModalFunction", None, {"gpu": "T4:0"}, "spec.gpu", "write T4, A100-80GB or H100:2"),
+    ("ModalEndpoint", None, {"handler": "main"}, "spec.handler", "write module.function, or serve for the image's"),
+    ("ModalFunction", None, {"handler": "serve"}, "spec.handler", "write module.function"),
     ("ModalJob", None, {"replicas": 2}, "spec.replicas", "set enable_i6pn to true"),
     ("ModalEndpoint", None, {"min_replicas": 11}, "spec.min_replicas", "lower min_replicas or raise max_replicas"),
     ("ModalEndpoint", None, {"code": {}}, "spec.code.inline", "set either configMapRef or inline"),

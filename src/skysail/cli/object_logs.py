@@ -33,23 +33,37 @@ class NoLogs(UserError):
 async def print_all(
     client: Client, found: Found, print_line: Callable[[str], None], *, tail: int | None, follow: bool
 ) -> None:
-    """Print the logs of all containers that have started; with `follow`, until all have ended. Raises NoLogs."""
+    """Print the logs of all containers that have started; with `follow`, until all have ended.
+
+    Raises NoLogs if none has started, or if a container failed and nothing was printed.
+    """
     all_pods = await pods(client, found)
     places = [(pod, container.name) for pod in all_pods for container in pod.containers if _has_begun(container)]
     if not places:
         raise NoLogs(_why_no_logs(found, all_pods))
     query = ({} if tail is None else {"tailLines": str(tail)}) | ({"follow": "true"} if follow else {})
 
-    async def print_one(pod: Pod, container: str) -> None:
-        prefix = "" if len(places) == 1 else f"{pod.metadata.name}/{container} | "
+    async def print_one(pod: Pod, container: str) -> bool:
+        """Print one log. Returns whether it has a line."""
+        prefix, has_lines = "" if len(places) == 1 else f"{pod.metadata.name}/{container} | ", False
         async for line in _lines(client, pod, {**query, "container": container}):
             print_line(f"{prefix}{terminal_text.strip_control(line)}")
+            has_lines = True
+        return has_lines
 
     if follow:
-        await asyncio.gather(*(print_one(*place) for place in places))
-        return
-    for place in places:
-        await print_one(*place)
+        printed = await asyncio.gather(*(print_one(*place) for place in places))
+    else:
+        printed = [await print_one(*place) for place in places]
+    end = next(filter(None, map(_failure_message, all_pods)), "")
+    if end and not any(printed):
+        raise NoLogs(f"{found.resource.kind} {found.object.metadata.name} has printed nothing. {end}")
+
+
+def _failure_message(pod: Pod) -> str:
+    """Return why a container of the pod failed, such as an App that never started, or an empty string."""
+    ends = (container.state.terminated or container.last_state.terminated for container in pod.containers)
+    return next((pod_pending.truncate(end.message) for end in ends if end and end.exit_code and end.message), "")
 
 
 def _why_no_logs(found: Found, pods: Iterable[Pod]) -> str:

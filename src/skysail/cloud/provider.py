@@ -182,6 +182,8 @@ EVICTED = "Evicted"
 LOST = "Lost"
 # Reason of a run that never started because no candidate at its cloud had capacity: another provider may have some.
 NO_CAPACITY = "NoCapacity"
+# Reason of a run that never started because its App has no such handler: each further run would end the same way.
+HANDLER_NOT_FOUND = "HandlerNotFound"
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):

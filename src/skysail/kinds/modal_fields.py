@@ -38,13 +38,32 @@ Gpu = Annotated[
 ]
 Env = Annotated[fields.TextMap, Meta(description="Environment variables.")]
 Image = Annotated[fields.Image, Meta(description="Container image. Modal pulls it, so Modal must be able to reach it.")]
-Handler = Annotated[
+_HANDLER_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+EndpointHandler = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=512,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$",
+        pattern=_HANDLER_PATTERN,
+        description="Python function that handles requests, as module.function, or serve for the image's own server.",
+        extra_json_schema=cel_rules(
+            Rule(
+                "self == 'serve' || self.contains('.')",
+                "handler names no module: write module.function, or serve for the image's own server",
+            )
+        ),
+    ),
+]
+FunctionHandler = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=512,
+        pattern=_HANDLER_PATTERN,
         description="Python function that handles requests, as module.function.",
+        extra_json_schema=cel_rules(
+            Rule("self.contains('.')", "handler names no module: write module.function"),
+        ),
     ),
 ]
 AppId = Annotated[fields.ShortText, Meta(description="Id of the app at Modal.")]

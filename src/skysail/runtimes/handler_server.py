@@ -54,7 +54,11 @@ Answer = Tuple[int, str, Union[bytes, Iterator[bytes]]]  # noqa: UP006, UP007 (e
 
 
 class HandlerNotFound(Exception):
-    """The function cannot be imported. The text says why."""
+    """The function cannot be imported. The text says why. `is_transient`: another attempt may succeed."""
+
+    def __init__(self, text: str, *, is_transient: bool = False) -> None:
+        super().__init__(text)
+        self.is_transient = is_transient
 
 
 class _BadCall(Exception):
@@ -74,7 +78,9 @@ def load(handler: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except BaseException as error:  # the module is foreign code, which may raise anything
         traceback.print_exc()
-        raise HandlerNotFound(f"Module {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+        text = f"Module {module_name} cannot be imported: {type(error).__name__}: {error}"
+        # Errors of the network are OSErrors, such as those of a module that downloads its weights.
+        raise HandlerNotFound(text, is_transient=isinstance(error, OSError)) from error
     function = getattr(module, name, None)
     if function is None or not callable(function):
         raise HandlerNotFound(f"Module {module_name} has no function {name}.")
@@ -399,7 +405,7 @@ def asgi() -> Callable[[Any, Any, Any], Awaitable[None]]:
     try:
         function = load(os.environ["SKYSAIL_HANDLER"])
     except HandlerNotFound as error:
-        return _problem_app("HandlerNotFound", str(error))
+        return _problem_app("ImportFailed" if error.is_transient else "HandlerNotFound", str(error))
     return AsgiApp(_handler_app(function), int(os.environ.get("SKYSAIL_CONCURRENCY", "1")))
 
 

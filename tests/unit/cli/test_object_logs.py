@@ -32,8 +32,9 @@ WAITS: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
 
 
 class Client:
-    def __init__(self, *pods: Pod) -> None:
+    def __init__(self, *pods: Pod, is_silent: bool = False) -> None:
         self._pods = pods
+        self._is_silent = is_silent
         self.asked: list[dict[str, str]] = []
 
     async def list_objects(self, _resource: Any, _namespace: str, query: dict[str, str], _type: Any) -> Any:
@@ -44,6 +45,8 @@ class Client:
         self.asked.append(query)
 
         async def chunks() -> Any:
+            if self._is_silent:
+                return
             yield f"of {path.split('/')[-2]}\nla".encode()
             yield b"st\x1b[31m"
 
@@ -68,6 +71,17 @@ async def test_a_container_that_waits_for_its_next_run_shows_the_log_of_the_last
     crashed = msgspec.convert({"metadata": {"name": "a"}, "status": {"containerStatuses": [row]}}, Pod)
     assert await printed(Client(), lookup.Found(POD, crashed)) == ["of a", "last"]
     assert await object_logs.last_lines_of_failed(cast("Any", Client()), crashed) == ["of a", "last"]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_print_all_container_failed_without_a_log_says_why(follow):
+    end = {"exitCode": 128, "reason": "HandlerNotFound", "message": "Module app has no function b."}
+    row = {"name": "main", "state": {"waiting": {"reason": "HandlerNotFound"}}, "lastState": {"terminated": end}}
+    failed = msgspec.convert({"metadata": {"name": "a"}, "status": {"containerStatuses": [row]}}, Pod)
+    with pytest.raises(NoLogs, match=r"Pod a has printed nothing\. Module app has no function b\."):
+        await printed(Client(is_silent=True), lookup.Found(POD, failed), follow=follow)
+    assert await printed(Client(), lookup.Found(POD, failed), follow=follow) == ["of a", "last"]
+    assert await printed(Client(is_silent=True), lookup.Found(POD, pod("a", main=RUNS)), follow=follow) == []
 
 
 @pytest.mark.parametrize("follow", [False, True])

@@ -202,6 +202,16 @@ def test_a_field_without_a_default_has_none_in_the_schema_either():
         assert extra == [], name
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("ModalEndpoint", "self == 'serve' || self.contains('.')"), ("ModalFunction", "self.contains('.')")],
+)
+def test_schema_handler_has_a_rule_that_it_names_a_module(name, rule):
+    (found,) = schema_of(name, "spec")["properties"]["handler"]["x-kubernetes-validations"]
+    assert found["rule"] == rule
+    assert "write module.function" in found["message"]
+
+
 def test_every_status_has_conditions_and_the_generation_that_was_seen():
     for name in KINDS:
         properties = schema_of(name, "status")["properties"]

@@ -170,6 +170,15 @@ def test_load_names_the_reason():
     assert handler_server.load("json.dumps") is json.dumps
 
 
+def test_load_module_cannot_reach_a_server_is_transient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for error, is_transient in (("ConnectionError", True), ("RuntimeError", False)):
+        (tmp_path / f"raises_{error}.py").write_text(f"raise {error}('no weights')\n")
+        with pytest.raises(HandlerNotFound, match=f"{error}: no weights") as found:
+            handler_server.load(f"raises_{error}.handler")
+        assert found.value.is_transient == is_transient
+
+
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     (tmp_path / "app.py").write_text(

@@ -92,17 +92,25 @@ class LaunchLimiter:
             (
                 f"object {for_.namespace}/{for_.work_key or for_.uid}",
                 limits.object,
-                lambda many: f"{what} had {many}: find out why it ends so soon.",
+                lambda many: (
+                    f"{what} had {many}: find out why it ends so soon, or raise the setting launches_per_object."
+                ),
             ),
             (
                 f"namespace {for_.namespace}",
                 limits.namespace,
-                lambda many: f"Namespace {for_.namespace} had {many}, which is its limit.",
+                lambda many: (
+                    f"Namespace {for_.namespace} had {many}, which is its limit: correct or delete objects that fail "
+                    "again and again, or raise the setting launches_per_namespace."
+                ),
             ),
             (
                 f"cloud {spec.provider}",
                 limits.cloud,
-                lambda many: f"Cloud {spec.provider} had {many} from this cluster, which is its limit.",
+                lambda many: (
+                    f"Cloud {spec.provider} had {many} from this cluster, which is its limit: correct or delete "
+                    "objects that fail again and again, or raise the setting launches_per_cloud."
+                ),
             ),
         ]
 

@@ -29,6 +29,8 @@ from skysail.core.conditions import set_condition
 
 # Reasons to wait that end when the cloud answers. Another provider may serve a pod sooner only then.
 _WAITS_FOR_CLOUD = {Reason.THROTTLED, Reason.CLOUD_UNREACHABLE}
+# Errors after which no instance exists, and none is launched again for the claim.
+_FINAL_ERRORS = (Rejected, Unsupported)
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -194,6 +196,9 @@ def _no_capacity_message(snapshot: Snapshot, error: str) -> str:
 def _launching(snapshot: Snapshot) -> Plan:
     """Plan a claim whose call may have been made. Only inventories show the outcome of another process's call."""
     mine = _own_call(snapshot)
+    if mine is not None and isinstance(mine.error, _FINAL_ERRORS):
+        # The inventory may be older than the error. An instance that is found later is terminated.
+        return _failed(snapshot, mine.error)
     if _found(snapshot) and not (mine and mine.is_under_way):
         return _sync_status(snapshot, _found(snapshot))
     if mine is not None:

@@ -48,7 +48,7 @@ class ModalEndpointSpec(modal_fields.ModalPart, frozen=True):
     """Container that answers requests, with its resources."""
 
     image: modal_fields.Image
-    handler: modal_fields.Handler
+    handler: modal_fields.EndpointHandler
     command: Annotated[fields.Words, Meta(description="Command that replaces the image's entrypoint.")] = ()
     args: Annotated[fields.Words, Meta(description="Arguments of the command.")] = ()
     cpu: modal_fields.Cpu = "1.0"
@@ -94,7 +94,7 @@ class ModalFunctionSpec(modal_fields.ModalPart, frozen=True):
     """Function to call, with its resources."""
 
     image: modal_fields.Image
-    handler: modal_fields.Handler
+    handler: modal_fields.FunctionHandler
     cpu: modal_fields.Cpu = "1.0"
     memory: modal_fields.Memory = "512Mi"
     gpu: modal_fields.Gpu = None

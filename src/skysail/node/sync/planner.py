@@ -17,7 +17,7 @@ from skysail.base.names import Annotation, Label
 from skysail.cloud.provider import EVICTED, LOST, NO_CAPACITY, Ended, RunId, Running
 from skysail.node.pod_types import Container, Pod
 from skysail.node.sync import status as pod_status
-from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, histories, is_sidecar, seconds
+from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, histories, is_hopeless, is_sidecar, seconds
 
 _DEFAULT_GRACE = 30.0
 _UNPLACED_SECONDS = 30 * 60.0
@@ -250,7 +250,7 @@ def _desired_containers(snapshot: Snapshot, histories: Mapping[str, RunHistory])
             return
     for container in pod.spec.containers:
         end = histories[container.name].ended
-        if end is None or pod.spec.restart_policy == "Always" or (pod.spec.restart_policy == "OnFailure" and end.code):
+        if end is None or (pod_status.restarts(pod, container, end) and not is_hopeless(end)):
             yield container
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from skysail.cloud.provider import LOST, Ended, Pending, RunId, Running, State
+from skysail.cloud.provider import HANDLER_NOT_FOUND, LOST, Ended, Pending, RunId, Running, State
 from skysail.node.pod_types import Container, Pod
 from skysail.node.sync.unsupported_fields import UnsupportedFields
 
@@ -165,6 +165,11 @@ def lost_state(state: Pending | Running, now: float) -> Ended:
 def is_sidecar(container: Container) -> bool:
     """Return whether this init container is a sidecar: the pod waits for its start, but not for its end."""
     return container.restart_policy == ALWAYS
+
+
+def is_hopeless(end: Ended) -> bool:
+    """Return whether each further run of the same pod would end as this one, and only cost money."""
+    return end.reason == HANDLER_NOT_FOUND
 
 
 def seconds(timestamp: str) -> float:

@@ -10,7 +10,7 @@ import msgspec
 from skysail.base.names import Condition, Reason
 from skysail.cloud.provider import EVICTED, LOST, NO_CAPACITY, Ended, Pending, Running
 from skysail.node.pod_types import Container, Pod
-from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, is_sidecar, timestamp
+from skysail.node.sync.snapshot import HEALTHY, RunHistory, Snapshot, is_hopeless, is_sidecar, timestamp
 from skysail.node.sync.unsupported_fields import NO_EPHEMERAL_CONTAINERS
 
 # The kubelet's limits: messages of one container, and of all containers of a pod together.
@@ -21,6 +21,7 @@ _DISRUPTED = "DisruptionTarget"
 _UNUSABLE_IMAGE = {Reason.ENTRYPOINT_UNKNOWN, Reason.NO_SHELL}
 _DISRUPTIONS = {EVICTED: "TerminationByKubelet", LOST: "TerminationByKubelet", NO_CAPACITY: Reason.NO_CAPACITY}
 _CRASH_LOOP = "CrashLoopBackOff"
+_HOPELESS = "Not launched again, because it would end the same way. Delete the pod to try again."
 _NEVER_RAN = 128  # exit code that container runtimes report if the start fails
 
 Json = dict[str, Any]
@@ -203,9 +204,14 @@ def _unstarted(snapshot: Snapshot, container: Container, past: RunHistory, *, in
 
 
 def _restart_backoff(snapshot: Snapshot, container: Container, past: RunHistory, end: Ended) -> Json | None:
-    """Return the waiting state of a container before its restart. Returns None if it restarts at once or never."""
-    if not _restarts(snapshot.pod, container, end):
+    """Return the waiting state of a container before its restart, or if a restart would change nothing.
+
+    Returns None if the container restarts at once, or never by the pod's restart policy.
+    """
+    if not restarts(snapshot.pod, container, end):
         return None
+    if is_hopeless(end):
+        return _waiting(end.reason, _HOPELESS)
     backoff = snapshot.waiting.get(container.name) or snapshot.waiting.get("")
     if backoff is not None:
         return _waiting(backoff.reason, backoff.message)
@@ -215,7 +221,7 @@ def _restart_backoff(snapshot: Snapshot, container: Container, past: RunHistory,
     return _waiting(_CRASH_LOOP, f"back-off {past.restart_delay:.0f}s restarting failed {where}")
 
 
-def _restarts(pod: Pod, container: Container, end: Ended) -> bool:
+def restarts(pod: Pod, container: Container, end: Ended) -> bool:
     if is_sidecar(container):
         return True
     if container in pod.spec.init_containers:

@@ -70,6 +70,18 @@ def test_each_limit_speaks_for_itself(launches, sentence):
     assert bool(told) == bool(sentence)
 
 
+@pytest.mark.parametrize(
+    ("launches", "setting"),
+    [
+        ([(spec(), before(1))] * 2, "launches_per_object"),
+        ([(other(str(n)), before(1)) for n in range(4)], "launches_per_namespace"),
+        ([(other(str(n), str(n)), before(1)) for n in range(6)], "launches_per_cloud"),
+    ],
+)
+def test_check_limit_is_used_up_names_its_setting(launches, setting):
+    assert f"raise the setting {setting}." in braked(*launches).check(spec())
+
+
 def test_the_next_one_is_told_and_comes():
     clock = Clock()
     limiter = braked((spec(), before(500)), (spec(), before(100)), clock=clock)

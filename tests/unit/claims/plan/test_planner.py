@@ -84,6 +84,8 @@ TRANSITIONS = [
     ("no capacity: nothing was made", LAUNCHING, {"call": failed(NoCapacity("none"))}, "Claimed", ()),
     ("throttled: nothing was made", LAUNCHING, {"call": failed(Throttled("slow", 5.0))}, "Claimed", ()),
     ("refused for good", LAUNCHING, {"call": called(error=Rejected("No", "never"))}, "Terminated", ()),
+    ("refused for good, although an older listing shows it", LAUNCHING,
+     {"call": called(error=Rejected("No", "never")), "observation": seen()}, "Terminated", ()),
     ("unsupported for good", LAUNCHING, {"call": called(error=Unsupported("never"))}, "Terminated", ()),
     ("a lost answer is a doubt", LAUNCHING, {"call": called(error=OutcomeUnknown("lost"))}, "Unknown", ()),
     ("gone is no proof", LAUNCHING, {"call": called(error=Gone("404"))}, "Unknown", ()),

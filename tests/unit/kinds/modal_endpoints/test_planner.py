@@ -434,6 +434,7 @@ def test_app_without_its_url_is_not_ready_yet(root: ModalEndpoint | ModalFunctio
     ("reason", "expected"),
     [
         ("HandlerNotFound", "HandlerNotFound"),
+        ("ImportFailed", "HandlerNotFound"),
         ("ErrImagePull", "ImagePullFailed"),
         ("NameConflict", "NameConflict"),
         ("StartError", "ImageWithoutPython"),
@@ -449,3 +450,15 @@ def test_rejected_app_is_named(reason: str, expected: str):
     (row,) = [row for row in plan.status.conditions if row.type == "Ready"]
     assert row.reason == expected
     assert "Why it was rejected." in row.message
+    assert "See its log" not in row.message, "an App that was rejected has no log"
+    assert ("delete pod fn-1" in row.message) == (reason == "HandlerNotFound")
+
+
+def test_app_without_its_handler_gets_no_new_claim():
+    found = deployed_app(period=4, pod_period=4, age=86300, seconds=86400)
+    assert template(found)["metadata"]["annotations"]["skysail.dev/period"] == "5"
+    (one,) = found.pods
+    failed = pod("r", **ended(128, "Module app has no function b.", "HandlerNotFound"))
+    final = msgspec.structs.replace(found, pods=(msgspec.structs.replace(one, status=failed.status),))
+    assert template(final)["metadata"]["annotations"]["skysail.dev/period"] == "4"
+    assert planner.plan(final).requeue_after is None

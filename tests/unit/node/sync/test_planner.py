@@ -70,6 +70,19 @@ def test_a_container_that_ends_soon_is_started_later_each_time(short_runs, pause
         assert state(made.status)["waiting"]["reason"] == "CrashLoopBackOff"
 
 
+def test_plan_handler_of_an_app_is_missing_starts_no_further_run():
+    """Each launch of an App costs money, and an import of the same files fails again."""
+    end = Ended(code=128, reason="HandlerNotFound", message="Module app has no function b.", ended=NOW - 3600)
+    before = pod(restartPolicy="Always")
+    made = plan(snapshot(before, {run(): end}))
+    assert (made.steps, made.requeue_after) == ((), None)
+    assert state(made.status)["waiting"]["reason"] == "HandlerNotFound"
+    (row,) = made.status["containerStatuses"]
+    assert row["lastState"]["terminated"]["message"] == "Module app has no function b."
+    # A restarted node knows the written status alone.
+    assert plan(snapshot(written(before, made.status))).steps == ()
+
+
 def test_ten_healthy_minutes_end_the_back_off():
     runs = {run("main", 0): ended(1), run("main", 1): ended(1), run("main", 2): ended(1, lasted=600)}
     assert plan(snapshot(pod(restartPolicy="Always"), runs)).steps == (Start("main", 3),)

@@ -85,11 +85,11 @@ class WebDeployer:
             live = await self._live(spec, arguments)
             if live is not None and live.tags.revision == arguments.revision:
                 return await self._take_over(live, spec, arguments)
-            if live is not None:
-                await self._check(spec, arguments)
-            await self._deploy(spec, arguments, live)
             if live is None:
-                await self._verify(spec, arguments)
+                await self._deploy_new(spec, arguments)
+            else:
+                await self._check(spec, arguments)
+                await self._deploy(spec, arguments, live)
             return await self._deployed(spec, arguments)
 
     async def _live(self, spec: LaunchSpec, arguments: WebArguments) -> DeployedApp | None:
@@ -135,8 +135,7 @@ class WebDeployer:
             is_check=True,
         )
         # A check takes longer than the orphan collector waits. One of a process that has died is an orphan.
-        self._inventory.checking.add(arguments.check_app)
-        try:
+        with self._checking(arguments.check_app):
             app, function = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
             try:
                 await self._probe(await self._url(function))
@@ -146,8 +145,20 @@ class WebDeployer:
             finally:
                 with contextlib.suppress(*errors.SDK_ERRORS):
                     await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
+
+    async def _deploy_new(self, spec: LaunchSpec, arguments: WebArguments) -> None:
+        """Deploy a new App, which is no instance before it has answered. Raises Rejected if it cannot serve."""
+        with self._checking(arguments.app):
+            await self._deploy(spec, arguments, None)
+            await self._verify(arguments)
+
+    @contextlib.contextmanager
+    def _checking(self, name: str) -> Iterator[None]:
+        self._inventory.checking.add(name)
+        try:
+            yield
         finally:
-            self._inventory.checking.discard(arguments.check_app)
+            self._inventory.checking.discard(name)
 
     async def _deploy(self, spec: LaunchSpec, arguments: WebArguments, live: DeployedApp | None) -> None:
         self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")
@@ -156,7 +167,7 @@ class WebDeployer:
             self._inventory.expect(live, spec.claim)
         await self._call_deploy(arguments, arguments.app, arguments.web, tags, spec)
 
-    async def _verify(self, spec: LaunchSpec, arguments: WebArguments) -> None:
+    async def _verify(self, arguments: WebArguments) -> None:
         """Ask a new App. Stop it if it cannot serve, and raise Rejected."""
         made = await self._made(arguments)
         try:
@@ -167,7 +178,6 @@ class WebDeployer:
                 await errors.bounded(made.handle.stop.aio(client=client), _CALL_SECONDS, "stop the App")
             except errors.SDK_ERRORS as failure:
                 raise OutcomeUnknown(f"{error} The App could not be stopped: {errors.text(failure)}.") from error
-            self._inventory.end(made, spec.claim)
             if isinstance(error, Rejected):
                 raise
             raise NoCapacity(str(error)) from error
@@ -222,7 +232,6 @@ class WebDeployer:
             client = await self._connection.client()
         except OutcomeUnknown as error:
             raise Throttled(str(error), _CALL_SECONDS) from error
-        self._inventory.deploying.add(name)
         try:
             with _written(arguments.files) as files:
                 image = base_image(arguments.image, spec.registry_credentials)
@@ -238,8 +247,6 @@ class WebDeployer:
             raise await self._build_error(error, client) from error
         except errors.SDK_ERRORS as error:
             raise errors.of_creation(error) from error
-        finally:
-            self._inventory.deploying.discard(name)
         return app, function
 
     def _target(self, arguments: WebArguments, name: str, web: WebApp) -> Any:

@@ -83,9 +83,7 @@ class WebInventory:
         self._expected: dict[str, str] = {}
         # Ids of Apps whose last reading failed or did not end in time.
         self._slow: set[str] = set()
-        # Names of Apps that this process deploys now.
-        self.deploying: set[str] = set()
-        # Names of second Apps by which this process checks a revision now.
+        # Names of Apps that this process checks now: new Apps, and second Apps of a new revision.
         self.checking: set[str] = set()
 
     async def list_all(self) -> Inventory:
@@ -254,8 +252,7 @@ class WebInventory:
             return []
         if app.function is None:
             # A deploy that was never finished belongs to no claim: the orphan collector ends it.
-            is_ours = app.name in self.deploying
-            return [] if is_ours else [_instance(app, f"unfinished.{app.tags.claim}")]
+            return [_instance(app, f"unfinished.{app.tags.claim}")]
         await self._sample(app)
         return [_instance(app, claim) for claim in (app.tags.claim, *app.tags.earlier)]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from skysail.base.names import Reason
+from skysail.cloud import provider
 from skysail.core import pod_pending
 from skysail.kinds.modal_endpoints.objects import Pod
 from skysail.kinds.modal_endpoints.snapshot import Snapshot
@@ -12,15 +15,18 @@ from skysail.kube.api.workloads import Terminated, oldest_first
 
 # Exit code of the handler server if the handler cannot be imported.
 HANDLER_NOT_FOUND = 78
+# Exit code of a program that was not started, so that it has no log.
+_NOT_STARTED = 128
 # Exit codes of shells and container runtimes for a program that does not exist or cannot be executed.
-_NOT_EXECUTABLE = {126, 127, 128}
+_NOT_EXECUTABLE = {126, 127, _NOT_STARTED}
 _START_ERRORS = {"StartError", "ContainerCannotRun"}
 # Reasons for which a cloud rejects an App, with ours.
 _REJECTED = {
-    "HandlerNotFound": Reason.HANDLER_NOT_FOUND,
     "ErrImagePull": Reason.IMAGE_PULL_FAILED,
     "NameConflict": Reason.NAME_CONFLICT,
 }
+# Reason for which a cloud rejects an App whose import failed, and may succeed at the next attempt.
+_IMPORT_FAILED = "ImportFailed"
 # Reasons that a retry does not heal: the user has to change something.
 _FATAL = {
     Reason.HANDLER_NOT_FOUND,
@@ -62,12 +68,20 @@ def find(snapshot: Snapshot) -> Problem | None:
     return None
 
 
+def is_final(pod: Pod) -> bool:
+    """Return whether nothing is launched for the pod again, because its App has no such handler."""
+    return any(end is not None and end.reason == provider.HANDLER_NOT_FOUND for end in _ends(pod))
+
+
+def _ends(pod: Pod) -> Iterator[Terminated | None]:
+    return (container.state.terminated or container.last_state.terminated for container in pod.containers)
+
+
 def _of_pod(pod: Pod, image: str, *, is_own_server: bool) -> Problem | None:
-    ends = (container.state.terminated or container.last_state.terminated for container in pod.containers)
-    end = next((each for each in ends if each is not None and each.exit_code != 0 and not each.is_lost), None)
+    end = next((each for each in _ends(pod) if each is not None and each.exit_code != 0 and not each.is_lost), None)
     is_ready = any(container.ready for container in pod.containers)
     if end is not None and not is_ready:
-        return _of_end(end, image, is_own_server=is_own_server)
+        return _of_end(end, pod.metadata.name, image, is_own_server=is_own_server)
     refusal = pod.offload_refusal
     if refusal is not None and not pod.spec.node_name:
         return Problem(refusal.reason, refusal.message)
@@ -77,12 +91,22 @@ def _of_pod(pod: Pod, image: str, *, is_own_server: bool) -> Problem | None:
     return Problem(pending.reason, pending.message) if pending is not None else None
 
 
-def _of_end(end: Terminated, image: str, *, is_own_server: bool) -> Problem:
+def _of_rejection(reason: str, message: str, pod: str) -> Problem | None:
+    """Return the problem of an App that the cloud rejects, or None if that is not the reason."""
+    if reason == provider.HANDLER_NOT_FOUND:
+        fix = f"Correct the handler, its code or the image; to try again without a change, delete pod {pod}."
+        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} {fix}")
+    if reason == _IMPORT_FAILED:
+        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} The import is tried again.")
+    return Problem(_REJECTED[reason], message) if reason in _REJECTED else None
+
+
+def _of_end(end: Terminated, pod: str, image: str, *, is_own_server: bool) -> Problem:
     message = pod_pending.truncate(end.message) if end.message else ""
-    rejected = _REJECTED.get(end.reason)
-    if rejected is not None and rejected is not Reason.HANDLER_NOT_FOUND:
-        return Problem(rejected, message)
-    if (rejected is not None or end.exit_code == HANDLER_NOT_FOUND) and not is_own_server:
+    rejected = _of_rejection(end.reason, message, pod)
+    if rejected is not None:
+        return rejected
+    if end.exit_code == HANDLER_NOT_FOUND and not is_own_server:
         return Problem(Reason.HANDLER_NOT_FOUND, f"{message} Set spec.code, or use an image that has the module.")
     is_missing = end.exit_code in _NOT_EXECUTABLE or end.reason in _START_ERRORS
     if is_missing and not is_own_server:
@@ -91,6 +115,8 @@ def _of_end(end: Terminated, image: str, *, is_own_server: bool) -> Problem:
             f"Image {image} cannot run `python`, which handlers need: use an image with Python. {message}".rstrip(),
         )
     detail = f" {message}" if message else ""
+    if end.exit_code == _NOT_STARTED:
+        return Problem(Reason.CRASH_LOOP, f"The server could not start ({end.reason}).{detail}")
     return Problem(
         Reason.CRASH_LOOP, f"The server ended with exit code {end.exit_code} ({end.reason}).{detail} See its log."
     )

@@ -7,6 +7,7 @@ ready. So an update that fails changes nothing for callers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from skysail.base.names import Condition
@@ -16,6 +17,7 @@ from skysail.core.conditions import Value
 from skysail.kinds import claim_periods
 from skysail.kinds.modal_endpoints.children import manifests
 from skysail.kinds.modal_endpoints.desired import Desired
+from skysail.kinds.modal_endpoints.objects import Deployment
 from skysail.kinds.modal_endpoints.plan import failure
 from skysail.kinds.modal_endpoints.plan import status as status_module
 from skysail.kinds.modal_endpoints.snapshot import Snapshot
@@ -44,7 +46,7 @@ def _next_look(snapshot: Snapshot) -> float | None:
         return _CODE_SECONDS
     if snapshot.desired is None or snapshot.desired.app is None or snapshot.deployment is None:
         return None
-    due = min(claim_periods.due_times(snapshot.pods, snapshot.deployment.period), default=None)
+    due = min(_due_times(snapshot, snapshot.deployment), default=None)
     return None if due is None else max(0.0, (due - snapshot.now).total_seconds()) + 1.0
 
 
@@ -58,8 +60,14 @@ def _period(snapshot: Snapshot, desired: Desired) -> int:
     if deployment is None or desired.app is None:
         return 0
     is_update = (deployment.revision, deployment.app) != (desired.revision, desired.app.text)
-    is_due = any(due <= snapshot.now for due in claim_periods.due_times(snapshot.pods, deployment.period))
+    is_due = any(due <= snapshot.now for due in _due_times(snapshot, deployment))
     return deployment.period + (1 if is_update or is_due else 0)
+
+
+def _due_times(snapshot: Snapshot, deployment: Deployment) -> Iterator[datetime]:
+    """Yield when claims have to be replaced. A pod for which nothing is launched again needs no new claim."""
+    pods = (pod for pod in snapshot.pods if not failure.is_final(pod))
+    return claim_periods.due_times(pods, deployment.period)
 
 
 def on_rejected(snapshot: Snapshot, event: Event) -> Plan:

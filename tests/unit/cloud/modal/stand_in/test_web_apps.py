@@ -99,6 +99,7 @@ async def test_broken_update_is_named_and_the_last_good_revision_serves(cloud: S
     good = await account.create(launch("c2", env={"VALUE": "good"}))
     for broken, reason in (
         (launch("c3", handler="app.missing"), "HandlerNotFound"),
+        (launch("c3", code="raise ConnectionError('no weights')\n"), "ImportFailed"),
         (launch("c4", image="missing:1"), "ErrImagePull"),
         (launch("c5", image=IMAGE), "StartError"),
     ):
@@ -244,8 +245,29 @@ async def test_check_of_a_revision_is_no_instance_while_it_runs(account: ModalAc
     monkeypatch.setattr(deployer.probe_module, "probe", probe)
     made = await account.create(launch("c1", env={"VALUE": "old"}))
     await account.create(launch("c2", env={"VALUE": "new"}))
-    assert seen == [{"c1"}, {"c1"}]
+    # The first probe asks a new App: it is no instance before it has answered.
+    assert seen == [set(), {"c1"}]
     await account.terminate(made.id, 0)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [(Rejected("HandlerNotFound", "No module."), Rejected), (OutcomeUnknown("No answer."), NoCapacity)],
+)
+async def test_create_new_app_cannot_serve_was_never_an_instance(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch, failure: Exception, expected: Any
+):
+    """An instance that ended with exit code 0 would hide why the App cannot serve."""
+
+    async def probe(*_: object) -> None:
+        assert (await account.list()).instances == ()
+        raise failure
+
+    monkeypatch.setattr(deployer.probe_module, "probe", probe)
+    with pytest.raises(expected):
+        await account.create(launch("c1"))
+    assert (await account.list()).instances == ()
+    assert live_apps(cloud) == 0
 
 
 def launch(  # noqa: PLR0913 (each for some test)

@@ -48,7 +48,7 @@ async def print_all(client: Client, found: Found, print_line: LinePrinter, *, ta
         raise NotStarted(_why_no_logs(found, all_pods))
     for pod, container in places:
         prefix = "" if len(places) == 1 else _prefix(pod, container)
-        await _print_one(client, pod, container, _query(tail), lambda line, prefix=prefix: print_line(prefix + line))
+        await _print_one(client, pod, container, _query(tail), print_line, prefix)
 
 
 async def follow(
@@ -110,7 +110,7 @@ class _Follower:
 
     async def _follow(self, pod: Pod, container: str) -> None:
         prefix = "" if self._has_one_container else _prefix(pod, container)
-        await _print_one(self._client, pod, container, self._query, lambda line: self._print_line(prefix + line))
+        await _print_one(self._client, pod, container, self._query, self._print_line, prefix)
 
     def _may_start(self, known: Sequence[Pod]) -> bool:
         """Return whether a container of the object may start that has not started yet."""
@@ -155,9 +155,11 @@ def _query(tail: int | None) -> dict[str, str]:
     return {} if tail is None else {"tailLines": str(tail)}
 
 
-async def _print_one(client: Client, pod: Pod, container: str, query: dict[str, str], print_line: LinePrinter) -> None:
+async def _print_one(
+    client: Client, pod: Pod, container: str, query: dict[str, str], print_line: LinePrinter, prefix: str
+) -> None:
     async for line in _lines(client, pod, {**query, "container": container}):
-        print_line(terminal_text.strip_control(line))
+        print_line(f"{prefix}{terminal_text.strip_control(line)}")
 
 
 def _why_no_logs(found: Found, pods: Iterable[Pod]) -> str:

@@ -43,6 +43,10 @@ class ObjectNotFound(UserError):
     """No object has this name. The message lists similar names."""
 
 
+class NameMissing(UserError):
+    """The name of the object is empty."""
+
+
 class Ambiguous(UserError):
     """Several objects have this name. The message says how to name each."""
 
@@ -77,6 +81,7 @@ def access(path: Path | None, context: str | None) -> Access:
 async def model(client: Client, namespace: str, desired: str) -> Model:
     """Return a ModelDeployment or an MLModel. `desired` is its name, or `kind/name` if both have that name."""
     kind, slash, name = desired.rpartition("/")
+    check_name(name)
     kinds = tuple(custom_kind for custom_kind in _SERVED if not slash or kind.lower() in spellings(custom_kind))
     if not kinds:
         known = " or ".join(f"{custom_kind.resource.kind.lower()}/{name}" for custom_kind in _SERVED)
@@ -84,6 +89,12 @@ async def model(client: Client, namespace: str, desired: str) -> Model:
     found = await find_one(kinds, client, Key(namespace, name))
     assert isinstance(found, ModelDeployment | MLModel)
     return found
+
+
+def check_name(name: str) -> None:
+    """Raise NameMissing if the name is empty: a request for it would list all objects."""
+    if not name.strip():
+        raise NameMissing("The name is empty: write a name, or kind/name. `skysail get -A` lists what exists.")
 
 
 async def find_one(kinds: tuple[CustomKind, ...], client: Client, desired: Key) -> Object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from skysail.base.names import Reason
@@ -21,6 +23,10 @@ _REJECTED = {
     "ErrImagePull": Reason.IMAGE_PULL_FAILED,
     "NameConflict": Reason.NAME_CONFLICT,
 }
+# Errors of the handler server for a module that exists and raises while it is imported.
+_IMPORT_ERROR = re.compile(r"cannot be imported: (?P<error>\w+)")
+_MISSING_MODULE = {"ModuleNotFoundError", "ImportError"}
+_SYNTAX_ERRORS = {"SyntaxError", "IndentationError", "TabError"}
 # Reasons that a retry does not heal: the user has to change something.
 _FATAL = {
     Reason.HANDLER_NOT_FOUND,
@@ -83,7 +89,7 @@ def _of_end(end: Terminated, image: str, *, is_own_server: bool) -> Problem:
     if rejected is not None and rejected is not Reason.HANDLER_NOT_FOUND:
         return Problem(rejected, message)
     if (rejected is not None or end.exit_code == HANDLER_NOT_FOUND) and not is_own_server:
-        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} Set spec.code, or use an image that has the module.")
+        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} {_handler_fix(message)}")
     is_missing = end.exit_code in _NOT_EXECUTABLE or end.reason in _START_ERRORS
     if is_missing and not is_own_server:
         return Problem(
@@ -94,3 +100,13 @@ def _of_end(end: Terminated, image: str, *, is_own_server: bool) -> Problem:
     return Problem(
         Reason.CRASH_LOOP, f"The server ended with exit code {end.exit_code} ({end.reason}).{detail} See its log."
     )
+
+
+def _handler_fix(message: str) -> str:
+    match = _IMPORT_ERROR.search(message)
+    error = match["error"] if match else ""
+    if error in _SYNTAX_ERRORS:
+        return "Correct the syntax error in the code."
+    if error and error not in _MISSING_MODULE:
+        return "Correct the code, so that the module can be imported."
+    return "Set spec.code, or use an image that has the module."

@@ -17,7 +17,7 @@ from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Key, Object
-from skysail.kube.api.resources import JOB, POD, Resource
+from skysail.kube.api.resources import JOB, NAMESPACE, POD, Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client import kubeconfig
@@ -45,6 +45,10 @@ class ObjectNotFound(UserError):
 
 class NameMissing(UserError):
     """The name of the object is empty."""
+
+
+class NamespaceMissing(UserError):
+    """The namespace for a new object does not exist. The message has the command that creates it."""
 
 
 class Ambiguous(UserError):
@@ -89,6 +93,16 @@ async def model(client: Client, namespace: str, desired: str) -> Model:
     found = await find_one(kinds, client, Key(namespace, name))
     assert isinstance(found, ModelDeployment | MLModel)
     return found
+
+
+async def check_namespace(client: Client, namespace: str) -> None:
+    """Raise NamespaceMissing if the namespace does not exist. A user who may not read it can still create objects."""
+    with contextlib.suppress(Forbidden):
+        if await client.find(NAMESPACE, "", namespace, Object) is None:
+            raise NamespaceMissing(
+                f"Namespace {namespace} does not exist: run `kubectl create namespace {namespace}`, or choose another "
+                "with -n."
+            )
 
 
 def check_name(name: str) -> None:

@@ -60,13 +60,12 @@ def serve(
         return
     path = Path(model)
     if not path.exists():
-        raise packing.UploadFailed(
-            f"{model} not found: name a file or a folder, or an address such as hf://owner/name."
-        )
+        raise packing.NotAModel(f"{model} not found: name a file or a folder, or an address such as hf://owner/name.")
     with packing.payload(path) as content:
         uri = f"pvc://{manifests.pvc_name(chosen)}/{content.path}"
         settings = manifests.Settings(uri=uri, version=content.version, replicas=replicas, **common)
         if not dry_run:
+            cluster.run_client(access, lambda client: cluster.check_namespace(client, namespace))
             typer.echo(
                 f"Uploading {path.name} ({content.size / 1e6:.1f} MB) to PVC {manifests.pvc_name(chosen)}.", err=True
             )
@@ -86,9 +85,11 @@ def _finish(access: Access, settings: Settings, output: CreatedOutputFormat, *, 
         return
 
     async def call(client: Client) -> tuple[ModelDeployment, str]:
-        created = await create(client, settings)
-        typer.echo(f"ModelDeployment {settings.name} created in namespace {settings.namespace}.", err=True)
-        return await until_served(client, created, _echo)
+        await cluster.check_namespace(client, settings.namespace)
+        model, is_new = await create(client, settings)
+        done = "created" if is_new else "updated"
+        typer.echo(f"ModelDeployment {settings.name} {done} in namespace {settings.namespace}.", err=True)
+        return await until_served(client, model, _echo)
 
     where = f"{settings.name} -n {settings.namespace}"
     try:

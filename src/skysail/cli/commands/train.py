@@ -77,6 +77,7 @@ def train(
         return
     _check_output(output, detach=detach)
     access = cluster.access(kubeconfig, context)
+    cluster.run_client(access, lambda client: cluster.check_namespace(client, namespace))
     if rule is not None:
         _build(access, rule)
     elif packages:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,8 @@ from skysail.kube.client.kubeconfig import Access
 from skysail.local.cluster.home import Home
 
 _NEAR = 3
+# Begin of a command in a message, not the word in a sentence.
+_KUBECTL = re.compile(r"(`|: |&& )kubectl ")
 _MAX_NAMED_KINDS = 2
 # Kinds of Kubernetes itself: that they are served says nothing about Skysail.
 _BUILT_IN = (JOB, POD)
@@ -65,6 +68,9 @@ def run_client(access: Access, call: Callable[[Client], Awaitable[T]]) -> T:
     """Run `call` with a client of the cluster. An error of the cluster becomes a sentence, not a traceback."""
     try:
         return asyncio.run(connected(access, call))
+    except UserError as error:
+        error.args = (with_local_kubectl(str(error), access),)
+        raise
     except Forbidden as error:
         raise NoAnswer(f"You are not allowed to do this at {access.server}: {error.message}.") from error
     except KubeError as error:
@@ -80,6 +86,21 @@ def access(path: Path | None, context: str | None) -> Access:
     if path is None and not os.environ.get("KUBECONFIG") and home.is_taken():
         path = home.kubeconfig
     return kubeconfig.find(path, context)
+
+
+def is_local(access: Access) -> bool:
+    """Return whether this is the local cluster."""
+    home = Home.of(None, os.environ)
+    is_up = home.is_taken() and home.kubeconfig.is_file()
+    return is_up and kubeconfig.from_file(home.kubeconfig).server == access.server
+
+
+def with_local_kubectl(text: str, access: Access) -> str:
+    """Return the text with `skysail kubectl` in its commands if plain kubectl does not reach the local cluster."""
+    used = os.environ.get("KUBECONFIG", "").split(os.pathsep)
+    if not _KUBECTL.search(text) or str(Home.of(None, os.environ).kubeconfig) in used or not is_local(access):
+        return text
+    return _KUBECTL.sub(r"\1skysail kubectl ", text)
 
 
 async def model(client: Client, namespace: str, desired: str) -> Model:

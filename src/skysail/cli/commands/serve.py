@@ -95,7 +95,8 @@ def _finish(access: Access, settings: Settings, output: CreatedOutputFormat, *, 
     try:
         served, data = cluster.run_client(access, call)
     except KeyboardInterrupt:
-        typer.echo(f"The rollout goes on: kubectl get modeldeployment {where}", err=True)
+        goes_on = f"The rollout goes on: kubectl get modeldeployment {where}"
+        typer.echo(cluster.with_local_kubectl(goes_on, access), err=True)
         raise typer.Exit(_INTERRUPTED) from None
     if output is not CreatedOutputFormat.TEXT:
         _print(served, data, output)
@@ -141,21 +142,12 @@ def _resource(name: str) -> str:
 
 def _image(model: str, access: Access) -> str:
     """Return the small server for ONNX on a local cluster, else the runtime's own."""
+    from skysail.cli import cluster
     from skysail.cli.serve import manifests
 
     folder = Path(model)
     names = [path.name for path in folder.rglob("*")] if folder.is_dir() else [model]
-    return manifests.runtime_image(names) if _is_local(access) else ""
-
-
-def _is_local(access: Access) -> bool:
-    import os
-
-    from skysail.kube.client import kubeconfig
-    from skysail.local.cluster.home import Home
-
-    home = Home.of(None, os.environ)
-    return home.is_taken() and kubeconfig.from_file(home.kubeconfig).server == access.server
+    return manifests.runtime_image(names) if cluster.is_local(access) else ""
 
 
 def _version(address: str) -> str:

@@ -123,7 +123,7 @@ def _run(
     if detach:
         typer.echo(f"The training goes on. Follow it: skysail logs {where} -f", err=True)
         typer.echo(f"State: skysail why {where}", err=True)
-        typer.echo(f"End it: kubectl delete trainingjob {where}", err=True)
+        typer.echo(cluster.with_local_kubectl(f"End it: kubectl delete trainingjob {where}", access), err=True)
     elif code_:
         typer.echo(f"The training failed: skysail why {where}", err=True)
     raise typer.Exit(code_)
@@ -173,16 +173,15 @@ def _build(access: Access, rule: Rule) -> None:
     import asyncio
     import os
 
-    from skysail.kube.client import kubeconfig
+    from skysail.cli import cluster
     from skysail.local.cluster.home import Home
     from skysail.local.images.environments import open_environments
 
-    home = Home.of(None, os.environ)
-    if not home.is_taken() or kubeconfig.from_file(home.kubeconfig).server != access.server:
+    if not cluster.is_local(access):
         _refuse(
             f"The cluster at {access.server} is not the local one: name an image that has the packages with --image."
         )
-    rules, environments = open_environments(home.root, os.environ)
+    rules, environments = open_environments(Home.of(None, os.environ).root, os.environ)
     asyncio.run(environments.make(rule, lambda step: typer.echo(f"  {step}", err=True)))
     if rule.pattern not in {own.pattern for own in rules.own()}:
         rules.add(rule)

@@ -88,17 +88,18 @@ def access(path: Path | None, context: str | None) -> Access:
     return kubeconfig.find(path, context)
 
 
-def is_local(access: Access) -> bool:
-    """Return whether this is the local cluster."""
+def local_home(access: Access) -> Home | None:
+    """Return the home of the local cluster, or None if the access leads to another cluster."""
     home = Home.of(None, os.environ)
-    is_up = home.is_taken() and home.kubeconfig.is_file()
-    return is_up and kubeconfig.from_file(home.kubeconfig).server == access.server
+    if not home.is_taken() or not home.kubeconfig.is_file():
+        return None
+    return home if kubeconfig.from_file(home.kubeconfig).server == access.server else None
 
 
 def with_local_kubectl(text: str, access: Access) -> str:
     """Return the text with `skysail kubectl` in its commands if plain kubectl does not reach the local cluster."""
-    used = os.environ.get("KUBECONFIG", "").split(os.pathsep)
-    if not _KUBECTL.search(text) or str(Home.of(None, os.environ).kubeconfig) in used or not is_local(access):
+    home = local_home(access) if _KUBECTL.search(text) else None
+    if home is None or str(home.kubeconfig) in os.environ.get("KUBECONFIG", "").split(os.pathsep):
         return text
     return _KUBECTL.sub(r"\1skysail kubectl ", text)
 

@@ -48,7 +48,7 @@ def test_with_local_kubectl_if_kubectl_reaches_the_local_cluster_keeps_the_text(
 
 def test_with_local_kubectl_at_another_cluster_keeps_the_text(access):
     other = cast("Any", SimpleNamespace(server="https://other"))
-    assert (cluster.is_local(access), cluster.is_local(other)) == (True, False)
+    assert (cluster.local_home(access) is None, cluster.local_home(other) is None) == (False, True)
     assert cluster.with_local_kubectl(MESSAGE, other) == MESSAGE
 
 

@@ -147,7 +147,7 @@ def _image(model: str, access: Access) -> str:
 
     folder = Path(model)
     names = [path.name for path in folder.rglob("*")] if folder.is_dir() else [model]
-    return manifests.runtime_image(names) if cluster.is_local(access) else ""
+    return manifests.runtime_image(names) if cluster.local_home(access) else ""
 
 
 def _version(address: str) -> str:

@@ -173,15 +173,16 @@ def _build(access: Access, rule: Rule) -> None:
     import asyncio
     import os
 
+    from skysail.base.errors import UserError
     from skysail.cli import cluster
-    from skysail.local.cluster.home import Home
     from skysail.local.images.environments import open_environments
 
-    if not cluster.is_local(access):
-        _refuse(
+    home = cluster.local_home(access)
+    if home is None:
+        raise UserError(
             f"The cluster at {access.server} is not the local one: name an image that has the packages with --image."
         )
-    rules, environments = open_environments(Home.of(None, os.environ).root, os.environ)
+    rules, environments = open_environments(home.root, os.environ)
     asyncio.run(environments.make(rule, lambda step: typer.echo(f"  {step}", err=True)))
     if rule.pattern not in {own.pattern for own in rules.own()}:
         rules.add(rule)

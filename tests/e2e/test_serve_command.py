@@ -47,6 +47,6 @@ def test_serve_uploads_a_model_and_prints_a_request_that_works(node: Cluster, na
 
 def test_serve_what_is_not_there_is_said_before_anything_is_created(node: Cluster, namespace: str) -> None:
     done = skysail(node, "serve", "/no/such/model.onnx", "-n", namespace)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "/no/such/model.onnx not found" in done.stderr
     assert ok(node, "get", "pvc", "-n", namespace, "-o", "name") == ""

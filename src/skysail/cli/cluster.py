@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +18,7 @@ from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.crd import CustomKind
 from skysail.kube.api.objects import Key, Object
-from skysail.kube.api.resources import JOB, POD, Resource
+from skysail.kube.api.resources import JOB, NAMESPACE, POD, Resource
 from skysail.kube.cache.cache import Cache
 from skysail.kube.cache.reflector import Reflector
 from skysail.kube.client import kubeconfig
@@ -28,6 +29,8 @@ from skysail.kube.client.kubeconfig import Access
 from skysail.local.cluster.home import Home
 
 _NEAR = 3
+# Begin of a command in a message, not the word in a sentence.
+_KUBECTL = re.compile(r"(`|: |&& )kubectl ")
 _MAX_NAMED_KINDS = 2
 # Kinds of Kubernetes itself: that they are served says nothing about Skysail.
 _BUILT_IN = (JOB, POD)
@@ -41,6 +44,14 @@ Model = ModelDeployment | MLModel
 
 class ObjectNotFound(UserError):
     """No object has this name. The message lists similar names."""
+
+
+class NameMissing(UserError):
+    """The name of the object is empty."""
+
+
+class NamespaceMissing(UserError):
+    """The namespace for a new object does not exist. The message has the command that creates it."""
 
 
 class Ambiguous(UserError):
@@ -57,6 +68,9 @@ def run_client(access: Access, call: Callable[[Client], Awaitable[T]]) -> T:
     """Run `call` with a client of the cluster. An error of the cluster becomes a sentence, not a traceback."""
     try:
         return asyncio.run(connected(access, call))
+    except UserError as error:
+        error.args = (with_local_kubectl(str(error), access),)
+        raise
     except Forbidden as error:
         raise NoAnswer(f"You are not allowed to do this at {access.server}: {error.message}.") from error
     except KubeError as error:
@@ -74,9 +88,26 @@ def access(path: Path | None, context: str | None) -> Access:
     return kubeconfig.find(path, context)
 
 
+def local_home(access: Access) -> Home | None:
+    """Return the home of the local cluster, or None if the access leads to another cluster."""
+    home = Home.of(None, os.environ)
+    if not home.is_taken() or not home.kubeconfig.is_file():
+        return None
+    return home if kubeconfig.from_file(home.kubeconfig).server == access.server else None
+
+
+def with_local_kubectl(text: str, access: Access) -> str:
+    """Return the text with `skysail kubectl` in its commands if plain kubectl does not reach the local cluster."""
+    home = local_home(access) if _KUBECTL.search(text) else None
+    if home is None or str(home.kubeconfig) in os.environ.get("KUBECONFIG", "").split(os.pathsep):
+        return text
+    return _KUBECTL.sub(r"\1skysail kubectl ", text)
+
+
 async def model(client: Client, namespace: str, desired: str) -> Model:
     """Return a ModelDeployment or an MLModel. `desired` is its name, or `kind/name` if both have that name."""
     kind, slash, name = desired.rpartition("/")
+    check_name(name)
     kinds = tuple(custom_kind for custom_kind in _SERVED if not slash or kind.lower() in spellings(custom_kind))
     if not kinds:
         known = " or ".join(f"{custom_kind.resource.kind.lower()}/{name}" for custom_kind in _SERVED)
@@ -84,6 +115,22 @@ async def model(client: Client, namespace: str, desired: str) -> Model:
     found = await find_one(kinds, client, Key(namespace, name))
     assert isinstance(found, ModelDeployment | MLModel)
     return found
+
+
+async def check_namespace(client: Client, namespace: str) -> None:
+    """Raise NamespaceMissing if the namespace does not exist. A user who may not read it can still create objects."""
+    with contextlib.suppress(Forbidden):
+        if await client.find(NAMESPACE, "", namespace, Object) is None:
+            raise NamespaceMissing(
+                f"Namespace {namespace} does not exist: run `kubectl create namespace {namespace}`, or choose another "
+                "with -n."
+            )
+
+
+def check_name(name: str) -> None:
+    """Raise NameMissing if the name is empty: a request for it would list all objects."""
+    if not name.strip():
+        raise NameMissing("The name is empty: write a name, or kind/name. `skysail get -A` lists what exists.")
 
 
 async def find_one(kinds: tuple[CustomKind, ...], client: Client, desired: Key) -> Object:

@@ -25,12 +25,13 @@ from skysail.kinds.training.api.training_job import (
 )
 from skysail.kinds.training.objects import display_name
 from skysail.kinds.training.plan import failure as failures
+from skysail.kinds.training.plan.field_names import FieldNames, field_names
 from skysail.kinds.training.plan.planner import FINISHED_PHASES
 from skysail.kube.api.fields import Condition
 
 _ADVICE: dict[str, str] = {
     Reason.INVALID_SPEC: "Correct the fields that the message names: "
-    "`kubectl edit trainingjob {name} -n {namespace}`. The job then starts.",
+    "`kubectl edit {kind} {name} -n {namespace}`. The job then starts.",
     Reason.RECONCILE_FAILED: "Skysail retries. If the message stays, correct what it names.",
     Reason.NAME_CONFLICT: "Delete or rename one of the two objects that the message names. The job then continues.",
     Reason.INSUFFICIENT_RESOURCES: "Request less (resources, gpuPerWorker, workers), or add capacity: "
@@ -46,15 +47,41 @@ _ADVICE: dict[str, str] = {
     Reason.PODS_REJECTED: "Correct what the message names.",
     Reason.SCHEDULING_GATED: "Wait until the gate is removed: a queue removes it when it is the job's turn.",
     Reason.STARTING: "Wait. If the message names a reason and stays, correct that.",
-    Reason.RUNNING: "Nothing. `skysail logs {name} -n {namespace} -f` shows its output.",
+    Reason.RUNNING: "Nothing. `skysail logs {target} -n {namespace} -f` shows its output.",
     Reason.RESTARTING: "Nothing: the next attempt starts by itself.",
     Reason.PODS_TERMINATING: "Nothing: the next attempt starts when these pods are deleted.",
-    Reason.SUSPENDED: "`kubectl patch trainingjob {name} -n {namespace} --type merge -p "
+    Reason.SUSPENDED: "`kubectl patch {kind} {name} -n {namespace} --type merge -p "
     '\'{{"spec": {{"suspend": false}}}}\'` resumes the job.',
     Reason.COMPLETED: "Nothing: the job has finished.",
     Reason.NOT_ADMITTED: "Request less (resources, gpuPerWorker, workers), or wait until the queue admits the job.",
     Reason.GANG_UNAVAILABLE: "Install the gang scheduler, or set spec.scheduling.gang to none.",
     Reason.CRASH_LOOP: "Correct the program or the spec; a change of the spec starts a new attempt.",
+}
+_DESCRIBE = "See `kubectl describe {kind} {name} -n {namespace}`."
+# Advice in place of _ADVICE for a TrainingJob of another kind, whose fields differ.
+_ADVICE_OF_CONTROLLERS: dict[str, dict[str, str]] = {
+    "ModalJob": {
+        Reason.INSUFFICIENT_RESOURCES: "Request less (spec.cpu, spec.memory, spec.gpu, spec.replicas).",
+        Reason.NOT_ADMITTED: "Request less (spec.cpu, spec.memory, spec.gpu, spec.replicas), or wait until the queue "
+        "admits the job.",
+        Reason.NO_MATCHING_NODE: "`kubectl get nodes` shows whether a node of Modal exists and is ready.",
+        Reason.UNSUPPORTED: _DESCRIBE,
+        Reason.SUSPENDED: _DESCRIBE,
+        Reason.GANG_UNAVAILABLE: _DESCRIBE,
+    },
+    "TrainJob": {
+        Reason.INSUFFICIENT_RESOURCES: "Request less (spec.trainer.resourcesPerNode, spec.trainer.numNodes), or add "
+        "capacity: `kubectl describe nodes` shows the free resources.",
+        Reason.NOT_ADMITTED: "Request less (spec.trainer.resourcesPerNode, spec.trainer.numNodes), or wait until the "
+        "queue admits the job.",
+        Reason.NO_MATCHING_NODE: "Correct nodeSelector, affinity or tolerations in the overrides of the TrainJob, or "
+        "label a node: `kubectl get nodes --show-labels` shows the labels.",
+        Reason.UNSUPPORTED: "Remove the fields that the message names from the overrides of the TrainJob, or use "
+        "another node.",
+        Reason.IMAGE_PULL_FAILED: "Correct spec.trainer.image, or give the node access to it. On a local cluster: "
+        "`skysail image add`.",
+        Reason.GANG_UNAVAILABLE: "Install the gang scheduler.",
+    },
 }
 _FULL_PERCENT = 100
 _RECREATE_HINT = "Correct it, then delete the {kind} and create it again."
@@ -82,7 +109,7 @@ def diagnosis(job: TrainingJob, now: datetime) -> Iterator[RenderableType]:
     if status.progress is not None:
         yield Text(f"Progress: {progress(status.progress, now)}")
     if status.failure is not None:
-        yield from _failure(status.failure, status.attempts)
+        yield from _failure(status.failure, status.attempts, field_names(job))
     if status.attempts:
         yield attempts_table(status.attempts)
     if status.checkpoint is not None:
@@ -162,12 +189,12 @@ def _reason(job: TrainingJob) -> str:
     return condition.message + (" (This is older than the newest change of the spec.)" if late else "")
 
 
-def _failure(failure: Failure, attempts: tuple[Attempt, ...]) -> Iterator[Text]:
+def _failure(failure: Failure, attempts: tuple[Attempt, ...], fields: FieldNames) -> Iterator[Text]:
     ended = next(
         (attempt for attempt in reversed(attempts) if attempt.failure and attempt.failure.pod == failure.pod), None
     )
     which = "Last failure" if ended is None else f"Last failure, in attempt {ended.number}"
-    yield Text(f"{which}: {failures.message(failure, ended.cause if ended else 'Failed')}")
+    yield Text(f"{which}: {failures.message(failure, ended.cause if ended else 'Failed', fields)}")
     if failure.message:
         yield Text("Its last words:")
         yield Text("\n".join(f"  {line}" for line in failure.message.splitlines()))
@@ -177,16 +204,18 @@ def _advice(job: TrainingJob) -> str:
     condition = main_condition(job)
     if condition is None:
         return _UNSEEN
+    owner = job.metadata.controller
     if job.status.phase == "Failed":
-        owner = job.metadata.controller
-        if owner is not None:
-            return _RECREATE_HINT.format(kind=owner.kind)
-        return _RECREATE_HINT.format(kind=TRAINING_JOB.resource.kind) + _CHECKPOINT_HINT
+        kind = TRAINING_JOB.resource.kind if owner is None else owner.kind
+        return _RECREATE_HINT.format(kind=kind) + (_CHECKPOINT_HINT if owner is None else "")
     is_held = job.status.phase == "Suspended" and condition.reason == Reason.PODS_TERMINATING
-    advice = _ADVICE.get(
-        Reason.SUSPENDED if is_held else condition.reason, "See `kubectl describe trainingjob {name} -n {namespace}`."
-    )
-    return advice.format(name=job.metadata.name, namespace=job.metadata.namespace)
+    advice, kind, name = _ADVICE, TRAINING_JOB.resource.kind.lower(), job.metadata.name
+    target = name
+    if owner is not None and owner.kind in _ADVICE_OF_CONTROLLERS:
+        advice, kind, name = _ADVICE | _ADVICE_OF_CONTROLLERS[owner.kind], owner.kind.lower(), owner.name
+        target = f"{kind}/{name}"
+    text = advice.get(Reason.SUSPENDED if is_held else condition.reason, _DESCRIBE)
+    return text.format(kind=kind, name=name, target=target, namespace=job.metadata.namespace)
 
 
 def _culprit(failure: Failure) -> str:

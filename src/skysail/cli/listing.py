@@ -146,8 +146,13 @@ def _cost(object_: Any) -> str:
     status = getattr(object_, "status", None)
     cloud = status if isinstance(object_, CloudInstance) else getattr(status, "cloud", None)
     rate, total = getattr(cloud, "usd_per_hour", None), getattr(cloud, "usd_total", None)
-    words = ("" if rate is None else f"{rate:g} USD/h", "" if total is None else f"{total:g} USD")
+    words = ("" if rate is None else f"{_usd(rate)} USD/h", "" if total is None else f"{_usd(total)} USD")
     return ", ".join(word for word in words if word)
+
+
+def _usd(amount: float) -> str:
+    """Return an amount without an exponent, to a millionth of a dollar as claims store it."""
+    return f"{amount:.6f}".rstrip("0").rstrip(".")
 
 
 def render(rows: list[Row], now: datetime, *, with_namespace: bool, for_terminal: bool = False) -> list[str]:

@@ -58,8 +58,9 @@ class Found(NamedTuple):
 
 
 async def find(client: Client, namespace: str, desired: str) -> Found:
-    """Return the object by `kind/name` or by its name. Raises ObjectNotFound or Ambiguous."""
+    """Return the object by `kind/name` or by its name. Raises ObjectNotFound, Ambiguous or NameMissing."""
     kind, slash, name = desired.rpartition("/")
+    cluster.check_name(name)
     kinds = [row for row in _KINDS if not slash or kind.lower() in row[0]]
     if not kinds:
         known = ", ".join(row[0][0] for row in _KINDS)

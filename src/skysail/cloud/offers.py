@@ -11,6 +11,7 @@ from skysail.cloud.machine_rates import MachineRates
 
 Stock = Literal["High", "Medium", "Low", "None", "Unknown"]
 
+_MAX_NAMES = 12
 _STOCK_ORDER: dict[Stock, int] = {"High": 0, "Medium": 1, "Low": 2, "Unknown": 3, "None": 4}
 
 
@@ -158,7 +159,7 @@ def _mismatch(offer: Offer, query: OfferQuery) -> str:  # noqa: C901, PLR0911 (o
     if offer.is_only_by_name and not query.gpu_type:
         return "is used only if the pod names it"
     if offer.gpu_type and query.gpu_types and not any(map(offer.is_called, query.gpu_types)):
-        return "is not allowed by the policy"
+        return f"is not allowed by the OffloadPolicy, whose gpuTypes are {_listed(query.gpu_types)}"
     if offer.gpu_memory < query.gpu_memory:
         return f"has {offer.gpu_memory} GiB, {query.gpu_memory} are needed"
     if offer.gpu_type and offer.max_count < query.gpu_count:
@@ -175,6 +176,11 @@ def _mismatch(offer: Offer, query: OfferQuery) -> str:  # noqa: C901, PLR0911 (o
     if offer.stock == "None":
         return "is out of stock"
     return "" if offer.usd_per_hour > 0 else "has no price"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _price_above_cap(offer: Offer, query: OfferQuery) -> str:

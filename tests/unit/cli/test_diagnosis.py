@@ -13,6 +13,7 @@ from skysail.cli import job_rows
 from skysail.cli.diagnosis import _ADVICE, diagnosis
 from skysail.kinds.training.api.training_job import TrainingJob
 from skysail.kinds.training.plan import planner
+from skysail.kube.api.objects import OwnerReference
 from tests.unit.kinds.training import builders
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -192,8 +193,32 @@ def test_another_controllers_job_is_not_explained():
 def test_each_advice_is_a_sentence_about_this_job():
     for reason, text in _ADVICE.items():
         assert reason in set(Reason)
-        shown = text.format(name="mnist", namespace="ml-jobs")
+        shown = text.format(kind="trainingjob", name="mnist", target="mnist", namespace="ml-jobs")
         assert shown.endswith((".", "`"))
+
+
+@pytest.mark.parametrize("kind", ["ModalJob", "TrainJob"])
+@pytest.mark.parametrize("reason", list(_ADVICE))
+def test_advice_for_job_of_another_kind_names_that_object_and_its_fields(kind, reason):
+    status = {"phase": "Pending", "conditions": [condition(reason, "It waits.")]}
+    shown = told(owned(job(**status), kind)).splitlines()[-1]
+    unknown = ("trainingjob", "bad3-modaljob", "podTemplate", "gpuPerWorker", "scheduling.gang")
+    assert [word for word in unknown if word in shown] == []
+
+
+def owned(of: TrainingJob, kind: str) -> TrainingJob:
+    controller = OwnerReference(api_version="v1", kind=kind, name="bad3", uid="o", controller=True)
+    metadata = msgspec.structs.replace(of.metadata, name="bad3-modaljob", owner_references=(controller,))
+    return msgspec.structs.replace(of, metadata=metadata)
+
+
+def test_advice_for_invalid_modal_job_edits_the_modal_job():
+    shown = told(owned(job(conditions=[condition("InvalidSpec", "Wrong.", "Accepted")]), "ModalJob"))
+    assert "`kubectl edit modaljob bad3 -n ml-jobs`" in shown
+
+
+def test_failure_of_modal_job_out_of_memory_names_its_memory_field():
+    assert "raise spec.memory." in told(owned(job(failure=FAILURE, attempts=ATTEMPTS), "ModalJob"))
 
 
 def test_what_a_plan_writes_is_what_is_told():

@@ -118,12 +118,14 @@ async def test_read_of_one_kind_lists_this_kind_alone():
 async def test_read_lists_the_claims_of_a_namespace_with_state_and_cost():
     def claim(namespace):
         owner = {"kind": "Pod", "name": "p", "uid": "u", "namespace": namespace}
-        status = {"state": "Running", "usdPerHour": 0.8}
+        status = {"state": "Running", "usdPerHour": 0.8, "usdTotal": 7.2e-05}
         manifest = {"metadata": {"name": f"of-{namespace}"}, "spec": {"provider": "modal", "owner": owner}}
         return msgspec.convert({**manifest, "status": status}, CloudInstance)
 
     claims = [claim("ml"), claim("other")]
-    assert await listed("claims", CloudInstance=claims) == [("CloudInstance", "of-ml", "Running", "0.8 USD/h")]
+    assert await listed("claims", CloudInstance=claims) == [
+        ("CloudInstance", "of-ml", "Running", "0.8 USD/h, 0.000072 USD")
+    ]
 
 
 async def test_read_without_the_right_to_a_kind_shows_the_others_unless_it_was_named():

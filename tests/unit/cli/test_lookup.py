@@ -9,7 +9,7 @@ import pytest
 
 from skysail.claims.types import CLOUD_INSTANCE, CloudInstance
 from skysail.cli import explanations, listing, lookup
-from skysail.cli.cluster import Ambiguous, ObjectNotFound
+from skysail.cli.cluster import Ambiguous, NameMissing, ObjectNotFound
 from skysail.cli.commands import why
 from skysail.cli.options import NamedOutputFormat
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
@@ -110,6 +110,13 @@ async def test_find_object_without_a_namespace_names_none(desired, words):
     with pytest.raises(ObjectNotFound) as caught:
         await lookup.find(Client(listed=((CLOUD_INSTANCE.resource, CLAIM),)), "ml", desired)
     assert str(caught.value) == words
+
+
+@pytest.mark.parametrize("desired", ["", "pod/", "md/ "])
+async def test_find_empty_name_is_a_mistake_in_the_command(desired):
+    with pytest.raises(NameMissing, match="The name is empty: write a name, or kind/name") as caught:
+        await lookup.find(Client(), "ml", desired)
+    assert caught.value.exit_code == 2
 
 
 async def test_find_kinds_that_may_not_be_read_are_passed_over():

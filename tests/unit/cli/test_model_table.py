@@ -193,7 +193,9 @@ async def test_a_model_is_asked_as_the_revision_that_is_served_wants_it(number, 
     """The spec asks for another runtime after an update that failed, and while an earlier revision is pinned."""
     revisions = [stored(1, "triton"), stored(2, "fastapi-pytorch")]
     server = Asked({"/apis/apps/v1/namespaces/ml/controllerrevisions": {"items": revisions}})
-    await predict._asked(Client(server), deployment(revision=number), "[[1.0]]")
+    model, client = deployment(revision=number), Client(server)
+    desired = desired_model(model, serving_config(Settings()))
+    await predict._asked(client, desired, await predict._served_by(client, model) or desired.want, "[[1.0]]")
     assert server.path.endswith(f"/proxy{path}")
 
 

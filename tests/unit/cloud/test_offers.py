@@ -39,7 +39,7 @@ def test_rank_orders_fitting_offers_by_price(query, expected):
     [
         (OfferQuery(), "has a GPU, none is requested"),
         (OfferQuery(gpu_count=1, gpu_type="T4"), "is not T4"),
-        (OfferQuery(gpu_count=1, gpu_types=("T4",)), "is not allowed by the policy"),
+        (OfferQuery(gpu_count=1, gpu_types=("T4",)), "is not allowed by the OffloadPolicy, whose gpuTypes are T4"),
         (OfferQuery(gpu_count=1, gpu_memory=80), "has 48 GiB, 80 are needed"),
         (OfferQuery(gpu_count=9), "has at most 8 GPUs, 9 are needed"),
         (OfferQuery(gpu_count=1, cloud_types=("COMMUNITY",)), "is not COMMUNITY"),

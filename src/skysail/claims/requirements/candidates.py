@@ -36,7 +36,7 @@ def select(provider: str, offers: Iterable[Offer], query: OfferQuery) -> Selecti
         return Selection(tuple(_candidate(offer, query) for offer in chosen), nearest_miss)
     if query.gpu_type and not any(offer.is_called(query.gpu_type) for offer in listed if offer.gpu_type):
         return Selection((), reason=Reason.UNKNOWN_GPU, message=_unknown_gpu(provider, listed, query))
-    return Selection((), nearest_miss, Reason.NO_MATCHING_OFFER, _nothing_fits(provider, ranking, nearest_miss))
+    return Selection((), nearest_miss, Reason.NO_MATCHING_OFFER, _nothing_fits(provider, query, ranking, nearest_miss))
 
 
 def _has_usable_names(offer: Offer) -> bool:
@@ -59,14 +59,18 @@ def _unknown_gpu(provider: str, offers: tuple[Offer, ...], query: OfferQuery) ->
     return f"{provider} has no GPU {query.gpu_type}: {known}"[:_MAX_MESSAGE_LENGTH]
 
 
-def _nothing_fits(provider: str, ranking: Ranking, nearest_miss: str) -> str:
-    """Name the offers with the requested kind of machine: that a machine without GPU has none helps no user."""
+def _nothing_fits(provider: str, query: OfferQuery, ranking: Ranking, nearest_miss: str) -> str:
+    """Name the offers with the requested kind of machine: that another one has no GPU, or another GPU, helps no user.
+
+    At least one offer has the requested GPU type, otherwise the GPU is unknown.
+    """
     if nearest_miss:
         return f"No offer of {provider} fits. Nearest miss: {nearest_miss}. Raise the cap, or wait for a lower price."
     parts = [
         f"{describe(refused.offer)} {refused.reason}"
         for refused in ranking.refused
         if refused.reason not in {"has no GPU", "has a GPU, none is requested"}
+        and (not query.gpu_type or refused.offer.is_called(query.gpu_type))
     ]
     more = f" and {len(parts) - _MAX_REFUSALS} more" if len(parts) > _MAX_REFUSALS else ""
     reasons = f": {'; '.join(parts[:_MAX_REFUSALS])}{more}" if parts else ""

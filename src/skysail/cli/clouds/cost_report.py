@@ -264,6 +264,9 @@ def _cells(row: CostRow) -> tuple[str, ...]:
 def _notes(claims: Iterable[CloudInstance], accounts: Sequence[SpendAccount] | None) -> Iterator[str]:
     unknown = sum(claim.status.state in {"Launching", "Unknown"} for claim in claims)
     if unknown:
-        yield f"{unknown} launches have no known outcome yet: their instances may run and cost money."
+        who, whose = (
+            ("1 launch has", "its instance") if unknown == 1 else (f"{unknown} launches have", "their instances")
+        )
+        yield f"{who} no known outcome yet: {whose} may run and cost money."
     if accounts is None:
         yield "Past spend of deleted objects is not included: you may not list SpendAccounts."

@@ -59,6 +59,8 @@ def forecast(
     workloads: Iterable[Workload], skipped: Sequence[str], known: ClusterFacts, config: OffloadConfig, now: datetime
 ) -> PlanReport:
     """Forecast all workloads of a file, in their order."""
+    created = {namespace for namespace in known.missing_namespaces if f"Namespace {namespace}" in skipped}
+    known = replace(known, missing_namespaces=known.missing_namespaces - created)
     planner = _Planner(known, config, now)
     plans = tuple(planner.plan(workload) for workload in workloads)
     return PlanReport(
@@ -93,7 +95,7 @@ class _Planner:
             rule=rule.value if rule else "",
             pods=workload.pods,
             parallel=workload.parallel,
-            notes=(*_warnings(facts.request), *workload.notes),
+            notes=(*self._namespace_notes(workload.namespace), *_warnings(facts.request), *workload.notes),
         )
         if workload.namespace in self._config.excluded_namespaces or rule is None:
             return base
@@ -117,6 +119,11 @@ class _Planner:
                     gang=facts.gang_ref,
                 )
                 return self._placed(base, launch, is_overflow=is_overflow)
+
+    def _namespace_notes(self, namespace: str) -> tuple[str, ...]:
+        if namespace not in self._known.missing_namespaces:
+            return ()
+        return (f"Namespace {namespace} does not exist: create it with `kubectl create namespace {namespace}`.",)
 
     def _observation(self, workload: Workload) -> Observation:
         has_job = bool(workload.owners) and workload.owners[0].kind == "Job"

@@ -25,7 +25,7 @@ T = TypeVar("T")
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts by namespace or provider. None means unknown. `unread`: what could not be read, as sentences.
 
-    `namespace_labels`: empty for a namespace that does not exist.
+    `namespace_labels`: empty for a namespace that does not exist. `missing_namespaces`: those.
     """
 
     policies: tuple[OffloadPolicy, ...] | None
@@ -34,6 +34,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     namespace_labels: Mapping[str, Mapping[str, str] | None]
     accounts: Mapping[str, SpendAccountStatus | None]
     unread: tuple[str, ...] = ()
+    missing_namespaces: frozenset[str] = frozenset()
 
     def has_account(self, node: str) -> bool:
         """Return whether the operator has an account for this node. The node exists only with an account."""
@@ -55,7 +56,10 @@ async def read(client: Client, namespaces: Iterable[str], operator_namespace: st
         offers = await published_offers.read(client, operator_namespace)
     except OffersMissing as error:
         unread.append(f"Offers: {error}")
-    labels = {name: await _unless_forbidden(_labels(client, name), f"Namespace {name}", unread) for name in names}
+    missing: set[str] = set()
+    labels = {
+        name: await _unless_forbidden(_labels(client, name, missing), f"Namespace {name}", unread) for name in names
+    }
     accounts = {name: await _unless_forbidden(_account(client, name), f"SpendAccount {name}", unread) for name in names}
     return ClusterFacts(
         policies=policies,
@@ -64,6 +68,7 @@ async def read(client: Client, namespaces: Iterable[str], operator_namespace: st
         namespace_labels=labels,
         accounts=accounts,
         unread=tuple(unread),
+        missing_namespaces=frozenset(missing),
     )
 
 
@@ -78,9 +83,13 @@ def cloud_settings(
     return found
 
 
-async def _labels(client: Client, name: str) -> Mapping[str, str]:
+async def _labels(client: Client, name: str, missing: set[str]) -> Mapping[str, str]:
+    """Return the labels of a namespace. If it does not exist, add it to `missing` and return none."""
     found = await client.find(NAMESPACE, "", name, Object)
-    return {} if found is None else found.metadata.labels or {}
+    if found is None:
+        missing.add(name)
+        return {}
+    return found.metadata.labels or {}
 
 
 async def _account(client: Client, name: str) -> SpendAccountStatus:

@@ -156,6 +156,9 @@ def _training_job(
 
 def _modal_job(manifest: Manifest, namespace: str) -> Iterator[Workload]:
     job = msgspec.convert(_as_stored(manifest, namespace), ModalJob)
+    errors = modal_job.errors(job.spec)
+    if errors:
+        raise ValueError(" ".join(errors))
     yield from _training_job(modal_job.training_job(job), namespace, (_owner("ModalJob", manifest),), "ModalJob")
 
 

@@ -27,14 +27,17 @@ class FileContent(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, file: str, namespace: str, serving: ServingConfig) -> FileContent:
-    """Read all documents. `namespace` is for objects that name none. Raises InvalidFile."""
+    """Read all documents. `namespace` is for objects that name none. Raises InvalidFile, also without objects."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
         raise InvalidFile(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
     workloads: list[Workload] = []
     skipped: list[str] = []
-    for manifest in _flatten(documents, file):
+    manifests = list(_flatten(documents, file))
+    if not manifests:
+        raise InvalidFile(f"{file} contains no objects. Name a file with manifests.")
+    for manifest in manifests:
         kind, name = str(manifest.get("kind") or ""), name_of(manifest)
         try:
             found = list(_workloads(manifest, kind, namespace, serving))

@@ -55,13 +55,14 @@ def drain(
             _confirm(before)
         return await draining.drain(client, before, seconds=seconds, report=lambda line: typer.echo(line, err=True))
 
-    done = cluster.run_client(cluster.access(kubeconfig, context), call)
+    access = cluster.access(kubeconfig, context)
+    done = cluster.run_client(access, call)
     if output is NamedOutputFormat.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(done)))
     elif output is NamedOutputFormat.NAME:
         typer.echo("".join(f"{name}\n" for name in draining.names(done)), nl=False)
     else:
-        typer.echo("\n".join(drain_text.render(done)))
+        typer.echo(cluster.with_local_kubectl("\n".join(drain_text.render(done)), access))
     if not done.is_complete:
         raise typer.Exit(LEFT)
 

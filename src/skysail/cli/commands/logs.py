@@ -47,8 +47,12 @@ def logs(
     async def call(client: Client) -> None:
         found = await lookup.find(client, namespace, name)
         job = found.training or found.object
-        if not isinstance(job, TrainingJob):
-            await object_logs.print_all(client, found, typer.echo, tail=tail, follow=follow)
+        if not isinstance(job, TrainingJob) and follow:
+            await object_logs.follow(
+                client, found, typer.echo, tail=tail, report=lambda line: typer.echo(line, err=True)
+            )
+        elif not isinstance(job, TrainingJob):
+            await object_logs.print_all(client, found, typer.echo, tail=tail)
         elif follow:
             await _until_the_end(client, job, selection, tail)
         else:

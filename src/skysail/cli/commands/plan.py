@@ -63,14 +63,15 @@ def plan(
     async def read(client: Client) -> ClusterFacts:
         return await plan_facts.read(client, namespaces, operator_namespace)
 
-    known = cluster.run_client(cluster.access(kubeconfig, context), read)
+    access = cluster.access(kubeconfig, context)
+    known = cluster.run_client(access, read)
     result = launch_plan.forecast(content.workloads, content.skipped, known, offload, clock.now())
     if output is NamedOutputFormat.JSON:
         typer.echo(msgspec.json.format(msgspec.json.encode(result)))
     elif output is NamedOutputFormat.NAME:
         typer.echo("".join(f"{name}\n" for name in plan_report.names(result)), nl=False)
     else:
-        typer.echo("\n".join(plan_text.render(result, with_all=everything)))
+        typer.echo(cluster.with_local_kubectl("\n".join(plan_text.render(result, with_all=everything)), access))
     raise typer.Exit({"allowed": 0, "refused": REFUSED, "unknown": UNKNOWN}[result.verdict])
 
 

@@ -60,13 +60,12 @@ def serve(
         return
     path = Path(model)
     if not path.exists():
-        raise packing.UploadFailed(
-            f"{model} not found: name a file or a folder, or an address such as hf://owner/name."
-        )
+        raise packing.NotAModel(f"{model} not found: name a file or a folder, or an address such as hf://owner/name.")
     with packing.payload(path) as content:
         uri = f"pvc://{manifests.pvc_name(chosen)}/{content.path}"
         settings = manifests.Settings(uri=uri, version=content.version, replicas=replicas, **common)
         if not dry_run:
+            cluster.run_client(access, lambda client: cluster.check_namespace(client, namespace))
             typer.echo(
                 f"Uploading {path.name} ({content.size / 1e6:.1f} MB) to PVC {manifests.pvc_name(chosen)}.", err=True
             )
@@ -86,15 +85,18 @@ def _finish(access: Access, settings: Settings, output: CreatedOutputFormat, *, 
         return
 
     async def call(client: Client) -> tuple[ModelDeployment, str]:
-        created = await create(client, settings)
-        typer.echo(f"ModelDeployment {settings.name} created in namespace {settings.namespace}.", err=True)
-        return await until_served(client, created, _echo)
+        await cluster.check_namespace(client, settings.namespace)
+        model, is_new = await create(client, settings)
+        done = "created" if is_new else "updated"
+        typer.echo(f"ModelDeployment {settings.name} {done} in namespace {settings.namespace}.", err=True)
+        return await until_served(client, model, _echo)
 
     where = f"{settings.name} -n {settings.namespace}"
     try:
         served, data = cluster.run_client(access, call)
     except KeyboardInterrupt:
-        typer.echo(f"The rollout goes on: kubectl get modeldeployment {where}", err=True)
+        goes_on = f"The rollout goes on: kubectl get modeldeployment {where}"
+        typer.echo(cluster.with_local_kubectl(goes_on, access), err=True)
         raise typer.Exit(_INTERRUPTED) from None
     if output is not CreatedOutputFormat.TEXT:
         _print(served, data, output)
@@ -140,21 +142,12 @@ def _resource(name: str) -> str:
 
 def _image(model: str, access: Access) -> str:
     """Return the small server for ONNX on a local cluster, else the runtime's own."""
+    from skysail.cli import cluster
     from skysail.cli.serve import manifests
 
     folder = Path(model)
     names = [path.name for path in folder.rglob("*")] if folder.is_dir() else [model]
-    return manifests.runtime_image(names) if _is_local(access) else ""
-
-
-def _is_local(access: Access) -> bool:
-    import os
-
-    from skysail.kube.client import kubeconfig
-    from skysail.local.cluster.home import Home
-
-    home = Home.of(None, os.environ)
-    return home.is_taken() and kubeconfig.from_file(home.kubeconfig).server == access.server
+    return manifests.runtime_image(names) if cluster.local_home(access) else ""
 
 
 def _version(address: str) -> str:

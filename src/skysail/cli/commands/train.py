@@ -77,6 +77,7 @@ def train(
         return
     _check_output(output, detach=detach)
     access = cluster.access(kubeconfig, context)
+    cluster.run_client(access, lambda client: cluster.check_namespace(client, namespace))
     if rule is not None:
         _build(access, rule)
     elif packages:
@@ -122,7 +123,7 @@ def _run(
     if detach:
         typer.echo(f"The training goes on. Follow it: skysail logs {where} -f", err=True)
         typer.echo(f"State: skysail why {where}", err=True)
-        typer.echo(f"End it: kubectl delete trainingjob {where}", err=True)
+        typer.echo(cluster.with_local_kubectl(f"End it: kubectl delete trainingjob {where}", access), err=True)
     elif code_:
         typer.echo(f"The training failed: skysail why {where}", err=True)
     raise typer.Exit(code_)
@@ -172,13 +173,13 @@ def _build(access: Access, rule: Rule) -> None:
     import asyncio
     import os
 
-    from skysail.kube.client import kubeconfig
-    from skysail.local.cluster.home import Home
+    from skysail.base.errors import UserError
+    from skysail.cli import cluster
     from skysail.local.images.environments import open_environments
 
-    home = Home.of(None, os.environ)
-    if not home.is_taken() or kubeconfig.from_file(home.kubeconfig).server != access.server:
-        _refuse(
+    home = cluster.local_home(access)
+    if home is None:
+        raise UserError(
             f"The cluster at {access.server} is not the local one: name an image that has the packages with --image."
         )
     rules, environments = open_environments(home.root, os.environ)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from skysail.cli.lookup import Found
     from skysail.kube.api.workloads import Pod
     from skysail.kube.client.client import Client
+    from skysail.kube.client.kubeconfig import Access
 
 
 class Facts(NamedTuple):
@@ -51,9 +52,10 @@ def why(
         return
     console = open_console()
     for part in _parts(facts):
-        console.print(part, soft_wrap=True, markup=False)
+        console.print(_with_local_kubectl(part, access), soft_wrap=True, markup=False)
     for warning in facts.warnings:
-        console.print(f"Warning: {warning}", soft_wrap=True, markup=False, highlight=False)
+        text = cluster.with_local_kubectl(f"Warning: {warning}", access)
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 async def _read(client: Client, namespace: str, name: str) -> Facts:
@@ -74,6 +76,16 @@ async def _read(client: Client, namespace: str, name: str) -> Facts:
     return Facts(
         found, pods, await object_logs.last_lines_of_failed(client, newest), await pod_warnings.of_pod(client, newest)
     )
+
+
+def _with_local_kubectl(part: RenderableType, access: Access) -> RenderableType:
+    from rich.text import Text
+
+    from skysail.cli import cluster
+
+    if isinstance(part, Text):
+        return Text(cluster.with_local_kubectl(part.plain, access))
+    return cluster.with_local_kubectl(part, access) if isinstance(part, str) else part
 
 
 def _for_programs(facts: Facts, output: NamedOutputFormat) -> str:

@@ -26,6 +26,10 @@ class UploadFailed(UserError):
     exit_code = 1
 
 
+class NotAModel(UserError):
+    """The source has no model: it does not exist, or it is empty. The message says what to do."""
+
+
 class Payload(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes to send. A folder is sent as a tar, which is unpacked on the volume."""
 
@@ -52,16 +56,20 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def payload(source: Path) -> Iterator[Payload]:
-    """Open a file, or pack a folder into a temporary tar. Raises UploadFailed."""
+    """Open a file, or pack a folder into a temporary tar. Raises UploadFailed, or NotAModel for an empty source."""
     try:
         if source.is_dir():
             with tempfile.TemporaryFile() as file:
                 check_content(source)
+                if not any(path.stat().st_size for path in source.rglob("*") if path.is_file()):
+                    raise NotAModel(f"{source} has no file with content: name the folder of a model.")
                 # Files in place of links: a snapshot of Hugging Face has links to its blobs.
                 with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
                     tar.add(source, arcname=_safe(source.resolve().name), filter=_plain)
                 yield _measured(file, source.resolve().name, is_folder=True)
         else:
+            if source.is_file() and not source.stat().st_size:
+                raise NotAModel(f"{source} is empty: name the file of a model.")
             with source.open("rb") as file:
                 yield _measured(file, source.name, is_folder=False)
     except OSError as error:

@@ -36,10 +36,12 @@ class NotServing(UserError):
     exit_code = 1
 
 
-async def create(client: Client, settings: Settings) -> ModelDeployment:
-    """Create the ModelDeployment, or change it to this version."""
+async def create(client: Client, settings: Settings) -> tuple[ModelDeployment, bool]:
+    """Create the ModelDeployment, or change it to this version. Return it, and whether it is new."""
+    resource = MODEL_DEPLOYMENT.resource
     try:
-        return await client.apply(MODEL_DEPLOYMENT.resource, manifests.model_deployment(settings), ModelDeployment)
+        is_new = await client.find(resource, settings.namespace, settings.name, ModelDeployment) is None
+        return await client.apply(resource, manifests.model_deployment(settings), ModelDeployment), is_new
     except Invalid as error:
         raise CannotServe(f"The cluster rejects the model: {error.message}") from error
     except (NotFound, NotServed) as error:

@@ -65,6 +65,26 @@ def test_select_nothing_fits_says_why(query, reason, words):
     assert words in selection.message
 
 
+CHEAP_TYPES = tuple(
+    Offer(provider=CLOUD, gpu_type=f"A{number}", usd_per_hour=number / 10, region="eu") for number in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        (
+            OfferQuery(gpu_count=1, gpu_type="H100", gpu_types=("T4",)),
+            "cloud H100 (80 GiB, us) is not allowed by the OffloadPolicy, whose gpuTypes are T4.",
+        ),
+        (OfferQuery(gpu_count=999, gpu_type="H100"), "cloud H100 (80 GiB, us) has at most 8 GPUs, 999 are needed."),
+    ],
+)
+def test_select_requested_type_does_not_fit_names_its_offers_and_no_other_types(query, words):
+    message = select(CLOUD, (*CHEAP_TYPES, *OFFERS), query).message
+    assert message == f"No offer of cloud fits: {words} Change the requirements of the pod."
+
+
 def test_select_some_too_dear_names_the_nearest_miss():
     selection = select(CLOUD, OFFERS, OfferQuery(gpu_count=1, max_usd_per_hour=0.6))
     assert types(selection) == ["T4"]

@@ -113,9 +113,11 @@ def test_report_namespace_leaves_out_others():
 def test_report_unknown_facts_are_noted():
     shown = cost_report.report([claim("Unknown")], None, CostQuery(by=Grouping.NAMESPACE), NOW)
     assert shown.notes == (
-        "1 launches have no known outcome yet: their instances may run and cost money.",
+        "1 launch has no known outcome yet: its instance may run and cost money.",
         "Past spend of deleted objects is not included: you may not list SpendAccounts.",
     )
+    shown = cost_report.report([claim("Unknown"), claim("Launching", "b")], (), CostQuery(by=Grouping.NAMESPACE), NOW)
+    assert shown.notes == ("2 launches have no known outcome yet: their instances may run and cost money.",)
 
 
 def test_render_without_width_has_no_bars_and_cuts_nothing():

@@ -13,13 +13,15 @@ import yaml
 from skysail.base import settings
 from skysail.claims.limits.offload_policy import OffloadPolicy
 from skysail.claims.limits.spend_account import Reservation, SpendAccountStatus
-from skysail.cli.clouds import launch_plan, plan_report, workload_kinds, workloads
+from skysail.cli.clouds import launch_plan, plan_facts, plan_report, workload_kinds, workloads
 from skysail.cli.clouds.plan_facts import ClusterFacts
 from skysail.cli.clouds.workloads import InvalidFile
 from skysail.cloud.offers import OfferList
 from skysail.cloud.simulated.vendors import MODAL, RUNPOD
 from skysail.kinds.offload.config import offload_config
 from skysail.kinds.serving.spec.config import serving_config
+from skysail.kube.api.objects import Meta, Object
+from skysail.kube.api.resources import NAMESPACE
 
 SAMPLES = Path(__file__).parents[4] / "config" / "samples"
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -40,7 +42,7 @@ def parse(manifest):
     return workloads.parse(yaml.safe_dump(manifest), "f.yaml", "team", SERVING)
 
 
-def forecast(content, account=EMPTY, **spec):
+def forecast(content, account=EMPTY, missing=(), **spec):
     allowed = {"namespaceSelector": {}, "providers": ["modal", "runpod"], "maxInstances": 100, **spec}
     policy = msgspec.convert({"metadata": {"name": "default"}, "spec": allowed}, OffloadPolicy)
     known = ClusterFacts(
@@ -49,6 +51,7 @@ def forecast(content, account=EMPTY, **spec):
         offers={vendor.name: OfferList(vendor.offers, NOW.timestamp()) for vendor in (MODAL, RUNPOD)},
         namespace_labels={workload.namespace: {} for workload in content.workloads},
         accounts={workload.namespace: account for workload in content.workloads},
+        missing_namespaces=frozenset(missing),
     )
     offload = offload_config(settings.load({}, {}, None))
     return launch_plan.forecast(content.workloads, content.skipped, known, offload, NOW)
@@ -265,3 +268,48 @@ def test_invalid_pod_is_an_invalid_file_with_the_field(fields, container, reason
 def test_negative_number_of_replicas_is_an_invalid_file():
     with pytest.raises(InvalidFile, match="replicas is -1, which is below 0"):
         parse({"kind": "StatefulSet", "metadata": {"name": "s"}, "spec": {"replicas": -1, "template": POD}})
+
+
+@pytest.mark.parametrize("text", ["", "---\n", "# nothing\n---\n---\n", "kind: List\nitems: []\n"])
+def test_file_without_objects_is_an_invalid_file(text):
+    with pytest.raises(InvalidFile, match=r"f\.yaml contains no objects"):
+        workloads.parse(text, "f.yaml", "team", SERVING)
+
+
+def test_modal_job_that_admission_rejects_is_an_invalid_file():
+    manifest = {"kind": "ModalJob", "metadata": {"name": "m"}, "spec": {"image": "i", "cpu": "-1"}}
+    with pytest.raises(InvalidFile, match=r"spec\.cpu is -1, which is not above 0"):
+        parse(manifest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"parallelism": -3}, "parallelism is -3, which is below 0"),
+        ({"template": {"spec": {"containers": "foo"}}}, "Expected `array`, got `str` - at `$.containers`"),
+    ],
+)
+def test_job_that_the_api_server_rejects_is_an_invalid_file(fields, reason):
+    with pytest.raises(InvalidFile, match=re.escape(reason)):
+        parse({"kind": "Job", "metadata": {"name": "j"}, "spec": {"template": POD, **fields}})
+
+
+def test_workload_in_a_missing_namespace_has_a_note_unless_the_file_creates_it():
+    job = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"template": POD}}
+    note = "Namespace team does not exist: create it with `kubectl create namespace team`."
+    (plan,) = forecast(parse(job), missing=["team"]).workloads
+    assert note in plan.notes
+    created = {"kind": "List", "items": [{"kind": "Namespace", "metadata": {"name": "team"}}, job]}
+    (plan,) = forecast(parse(created), missing=["team"]).workloads
+    assert note not in plan.notes
+
+
+async def test_namespace_that_does_not_exist_is_read_as_missing():
+    class Client:
+        async def find(self, resource, _, name, __):
+            return Object(metadata=Meta(name=name)) if (resource, name) == (NAMESPACE, "there") else None
+
+    missing: set[str] = set()
+    for name in ("there", "gone"):
+        assert await plan_facts._labels(Client(), name, missing) == {}
+    assert missing == {"gone"}

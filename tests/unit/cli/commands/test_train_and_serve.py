@@ -9,7 +9,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from skysail.cli import main
+from skysail.cli import cluster, main
+from skysail.cli.cluster import NamespaceMissing
+from skysail.cli.serve.packing import NotAModel
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from tests.support.served_api import serve
@@ -97,4 +99,41 @@ def test_serve_yaml_without_dry_run_names_the_fix_and_creates_nothing(api):
     done = skysail("serve", "https://example.com/a.onnx", "-o", "yaml", "--kubeconfig", api.kubeconfig)
     assert done.exit_code == 2
     assert "--dry-run" in done.output
+    assert api.writes == []
+
+
+@pytest.mark.parametrize("command", ["train", "serve", "serve an address"])
+def test_missing_namespace_is_named_with_the_fix_before_anything_is_created(api, tmp_path, script, command):
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+    words = {
+        "train": ("train", script, "--image", "python:3.12", "-d"),
+        "serve": ("serve", model),
+        "serve an address": ("serve", "https://example.com/m.onnx"),
+    }
+    done = skysail(*words[command], "-n", "nosuchns", "--kubeconfig", api.kubeconfig)
+    assert isinstance(done.exception, NamespaceMissing)
+    assert "run `kubectl create namespace nosuchns`" in str(done.exception)
+    assert api.writes == []
+
+
+def test_namespace_that_may_not_be_read_is_no_obstacle(api):
+    api.forbidden = {"default"}
+
+    async def check(client):
+        await cluster.check_namespace(client, "default")
+
+    cluster.run_client(cluster.access(api.kubeconfig, None), check)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("nope.onnx", "not found"), ("empty.onnx", "is empty"), ("empty", "has no file with content")]
+)
+def test_serve_source_without_a_model_is_a_mistake_in_the_command(api, tmp_path, name, words):
+    (tmp_path / "empty.onnx").touch()
+    (tmp_path / "empty").mkdir()
+    done = skysail("serve", tmp_path / name, "--kubeconfig", api.kubeconfig)
+    assert isinstance(done.exception, NotAModel)
+    assert words in str(done.exception)
+    assert done.exception.exit_code == 2
     assert api.writes == []

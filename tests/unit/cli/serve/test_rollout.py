@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skysail.cli.serve import rollout
+from skysail.cli.serve.manifests import Settings
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kube.api.objects import Object
 from skysail.kube.api.resources import NAMESPACE
@@ -46,3 +47,15 @@ def test_failed_version_is_said_once_with_the_command_that_shows_the_log():
 
     virtual_time.run(test())
     assert lines == ["Validating: The download is starting."]
+
+
+def test_create_of_a_second_version_says_that_the_model_is_not_new():
+    async def test() -> None:
+        client = Client(ApiModel(World((MODEL_DEPLOYMENT.resource,)), "user"))
+        await client.create(NAMESPACE, {"metadata": {"name": "ml"}}, Object)
+        for version, expected in (("1", True), ("2", False)):
+            settings = Settings(name="iris", namespace="ml", uri="https://example.com/m.onnx", version=version)
+            model, is_new = await rollout.create(client, settings)
+            assert (model.spec.version, is_new) == (version, expected)
+
+    virtual_time.run(test())

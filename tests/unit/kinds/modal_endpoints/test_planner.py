@@ -195,6 +195,25 @@ def test_planner_failure_is_named(status, reason, phase):
     assert plan.status.function_url == ""
 
 
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        ("Module app cannot be imported: ModuleNotFoundError: No module named 'app'", "Set spec.code, or use an image"),
+        ("Module app has no function handler.", "Add the function to the code"),
+        ("Module app cannot be imported: SyntaxError: invalid syntax (app.py, line 3)", "Correct the syntax error"),
+        ("Module app cannot be imported: NameError: name 'x' is not defined", "Correct the code, so that"),
+    ],
+)
+def test_planner_handler_that_cannot_be_imported_names_the_fix_for_its_error(message, fix):
+    found = snapshot(function())
+    revision = found.desired.revision  # type: ignore[union-attr]
+    broken = deployment(revision, available=0)
+    failed = pod(revision, **ended(78, message))
+    plan = planner.plan(msgspec.structs.replace(found, deployment=broken, pods=(failed,)))
+    (row,) = [row for row in plan.status.conditions if row.type == "Deployed"]
+    assert f" {fix}" in row.message
+
+
 def test_planner_failed_update_keeps_the_served_revision_and_says_both():
     found = snapshot(endpoint())
     revision = found.desired.revision  # type: ignore[union-attr]

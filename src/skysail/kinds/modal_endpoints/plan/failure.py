@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -27,6 +28,11 @@ _REJECTED = {
 }
 # Reason for which a cloud rejects an App whose import failed, and may succeed at the next attempt.
 _IMPORT_FAILED = "ImportFailed"
+# Errors of the handler server for a module that exists and raises while it is imported.
+_IMPORT_ERROR = re.compile(r"cannot be imported: (?P<error>\w+)")
+_NO_FUNCTION = "has no function"
+_MISSING_MODULE = {"ModuleNotFoundError", "ImportError"}
+_SYNTAX_ERRORS = {"SyntaxError", "IndentationError", "TabError"}
 # Reasons that a retry does not heal: the user has to change something.
 _FATAL = {
     Reason.HANDLER_NOT_FOUND,
@@ -94,8 +100,8 @@ def _of_pod(pod: Pod, image: str, *, is_own_server: bool) -> Problem | None:
 def _of_rejection(reason: str, message: str, pod: str) -> Problem | None:
     """Return the problem of an App that the cloud rejects, or None if that is not the reason."""
     if reason == provider.HANDLER_NOT_FOUND:
-        fix = f"Correct the handler, its code or the image; to try again without a change, delete pod {pod}."
-        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} {fix}")
+        retry = f"To try again without a change, delete pod {pod}."
+        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} {_handler_fix(message)} {retry}")
     if reason == _IMPORT_FAILED:
         return Problem(Reason.HANDLER_NOT_FOUND, f"{message} The import is tried again.")
     return Problem(_REJECTED[reason], message) if reason in _REJECTED else None
@@ -107,7 +113,7 @@ def _of_end(end: Terminated, pod: str, image: str, *, is_own_server: bool) -> Pr
     if rejected is not None:
         return rejected
     if end.exit_code == HANDLER_NOT_FOUND and not is_own_server:
-        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} Set spec.code, or use an image that has the module.")
+        return Problem(Reason.HANDLER_NOT_FOUND, f"{message} {_handler_fix(message)}")
     is_missing = end.exit_code in _NOT_EXECUTABLE or end.reason in _START_ERRORS
     if is_missing and not is_own_server:
         return Problem(
@@ -120,3 +126,15 @@ def _of_end(end: Terminated, pod: str, image: str, *, is_own_server: bool) -> Pr
     return Problem(
         Reason.CRASH_LOOP, f"The server ended with exit code {end.exit_code} ({end.reason}).{detail} See its log."
     )
+
+
+def _handler_fix(message: str) -> str:
+    if _NO_FUNCTION in message:
+        return "Add the function to the code, or correct spec.handler."
+    match = _IMPORT_ERROR.search(message)
+    error = match["error"] if match else ""
+    if error in _SYNTAX_ERRORS:
+        return "Correct the syntax error in the code."
+    if error and error not in _MISSING_MODULE:
+        return "Correct the code, so that the module can be imported."
+    return "Set spec.code, or use an image that has the module."

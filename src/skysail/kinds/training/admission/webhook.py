@@ -1,4 +1,4 @@
-"""Validating webhook of TrainingJobs. Pure. All defaults are in the schema."""
+"""Validating webhooks of TrainingJobs and ModalJobs. Pure. All defaults are in the schema."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from skysail.kinds.training.admission.validation import validate
 from skysail.kinds.training.admission.warnings import warnings_for
+from skysail.kinds.training.api.modal_job import MODAL_JOB
 from skysail.kinds.training.api.training_job import TRAINING_JOB, TrainingJob
-from skysail.kinds.training.children import naming
+from skysail.kinds.training.children import modal_job, naming
 from skysail.kinds.training.children.volumes import checkpoint_pvc
 from skysail.kube.admission.hooks import Manifest
 from skysail.kube.admission.validating_hook import Checks, validating_hook
@@ -57,6 +58,14 @@ HOOKS = (
             immutable_fields=_immutable_fields,
             warnings=warnings_for,
             type_errors=_invalid_quantities,
+        ),
+    ),
+    validating_hook(
+        MODAL_JOB,
+        Checks(
+            validate=lambda job: modal_job.errors(job.spec),
+            immutable_fields=lambda _, __: (),
+            warnings=lambda _, __: (),
         ),
     ),
 )

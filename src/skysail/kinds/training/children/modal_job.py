@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from skysail.base.names import Annotation
 from skysail.claims.requirements.types import MODAL
 from skysail.cloud.gang_limits import GangLimits
@@ -9,13 +12,15 @@ from skysail.core.actions import Manifest
 from skysail.kinds.training.api.modal_job import ModalJob, ModalJobSpec
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kinds.training.children.pod_template import CONTAINER
-from skysail.kube.api import child_names, quantities
+from skysail.kube.api import child_names, quantities, resource_validation
 from skysail.kube.api.env_escape import literal
 
 # Modal counts physical cores, Kubernetes counts threads.
 _CPUS_PER_CORE = 2
 _MAX_NAME_LENGTH = 200
 MAX_GPUS = 8
+# Names that the API server accepts: printable ASCII without an equals sign.
+_VARIABLE_NAME = re.compile(r"[ -<>-~]+")
 # Placeholders in the words of a command, and the variables of a rank.
 _PLACEHOLDERS = {"{rank}": "$(RANK)", "{world_size}": "$(WORLD_SIZE)"}
 
@@ -25,7 +30,7 @@ def child_name(name: str) -> str:
 
 
 def gpu(spec: ModalJobSpec) -> tuple[str, int]:
-    """Return type and number of GPUs. Both are empty without a GPU."""
+    """Return type and number of GPUs. Both are empty without a GPU. Raises ValueError if the number is none."""
     if not spec.gpu:
         return "", 0
     type_, _, count = spec.gpu.partition(":")
@@ -34,13 +39,40 @@ def gpu(spec: ModalJobSpec) -> tuple[str, int]:
 
 def errors(spec: ModalJobSpec, gang_limits: GangLimits | None = None) -> tuple[str, ...]:
     """Return why the job cannot run, each as a sentence with the fix. `gang_limits`: limits of Modal on gangs."""
-    type_, count = gpu(spec)
+    return (*_amount_errors(spec), *_variable_errors(spec), *_gpu_errors(spec, gang_limits))
+
+
+def _amount_errors(spec: ModalJobSpec) -> Iterator[str]:
+    for field, amount, example in (("cpu", spec.cpu, "0.5 or 2.0"), ("memory", spec.memory, "512Mi or 4Gi")):
+        number = resource_validation.parse_quantity(amount)
+        if number is None or number <= 0:
+            problem = "not a quantity" if number is None else "not above 0"
+            yield f"spec.{field} is {amount}, which is {problem}: write {example}."
+
+
+def _variable_errors(spec: ModalJobSpec) -> Iterator[str]:
+    for name in sorted(spec.env):
+        if not name:
+            yield "spec.env has a variable without a name: give it a name, such as EPOCHS."
+        elif _VARIABLE_NAME.fullmatch(name) is None:
+            yield (
+                f"spec.env has the variable {name!r}, whose name is not valid: use printable ASCII characters other "
+                "than =."
+            )
+
+
+def _gpu_errors(spec: ModalJobSpec, gang_limits: GangLimits | None) -> Iterator[str]:
+    try:
+        type_, count = gpu(spec)
+    except ValueError:
+        yield f"spec.gpu is {spec.gpu}: write a type, or a type and a count, such as T4, A100-80GB or H100:2."
+        return
     if count > MAX_GPUS:
-        return (f"spec.gpu asks for {count} GPUs of one container: ask for at most {MAX_GPUS}, and set replicas.",)
-    if spec.replicas > 1 and gang_limits is not None:
+        yield f"spec.gpu asks for {count} GPUs of one container: ask for at most {MAX_GPUS}, and set replicas."
+    elif spec.replicas > 1 and gang_limits is not None:
         problem = gang_limits.problem("Modal", type_, count, spec.replicas)
-        return (f"spec.gpu, spec.replicas: {problem}",) if problem else ()
-    return ()
+        if problem:
+            yield f"spec.gpu, spec.replicas: {problem}"
 
 
 def training_job(job: ModalJob) -> Manifest:

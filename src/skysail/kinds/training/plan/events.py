@@ -6,6 +6,7 @@ from skysail.base.names import EventReason, Reason
 from skysail.core.actions import Event
 from skysail.kinds.training.api.training_job import Failure
 from skysail.kinds.training.plan import attempts, failure
+from skysail.kinds.training.plan.field_names import field_names
 from skysail.kinds.training.snapshot import AttemptState, Snapshot
 
 
@@ -18,7 +19,7 @@ def plan_events(snapshot: Snapshot, attempt: AttemptState, message: str) -> tupl
         *_begun(snapshot, attempt),
         *unfit,
         *(
-            Event(EventReason.WORKER_FAILED, failure.message(each), warning=True)
+            Event(EventReason.WORKER_FAILED, failure.message(each, fields=field_names(job)), warning=True)
             for each in newly_failed(snapshot, attempt)
         ),
     )

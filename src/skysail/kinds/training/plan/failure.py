@@ -13,6 +13,7 @@ from skysail.kinds.training.children.frameworks import FRAMEWORKS, RestartScope
 from skysail.kinds.training.children.replica_groups import is_elastic, replica_groups
 from skysail.kinds.training.objects import EVALUATOR, WORKER, Job, Pod, display_name, latest_by_rank
 from skysail.kinds.training.plan import completion
+from skysail.kinds.training.plan.field_names import TRAINING_JOB_FIELDS, FieldNames
 from skysail.kinds.training.snapshot import AttemptState
 from skysail.kube.api.workloads import DISRUPTED
 
@@ -64,8 +65,8 @@ def with_log(failure: Failure, log: str | None) -> Failure:
     return msgspec.structs.replace(failure, message=terminal_text.tail(text, _MAX_LOG_LENGTH))
 
 
-def message(failure: Failure, cause: Cause | None = "Failed") -> str:
-    """Return a sentence about the failure, with the fix if the reason has one."""
+def message(failure: Failure, cause: Cause | None = "Failed", fields: FieldNames = TRAINING_JOB_FIELDS) -> str:
+    """Return a sentence about the failure, with the fix if the reason has one. `fields`: names for the fix."""
     who = display_name(failure.role, failure.index)
     if failure.node:
         who = f"{who} (pod {failure.pod} on node {failure.node})"
@@ -79,7 +80,7 @@ def message(failure: Failure, cause: Cause | None = "Failed") -> str:
         return f"{who} was deleted."
     how = "failed" if failure.exit_code is None else f"failed with exit code {failure.exit_code}"
     if failure.reason == _OUT_OF_MEMORY:
-        return f"{who} {how} ({failure.reason}): raise resources.limits.memory."
+        return f"{who} {how} ({failure.reason}): raise {fields.memory}."
     return f"{who} {how}." if failure.reason in {"", "Error"} else f"{who} {how} ({failure.reason})."
 
 

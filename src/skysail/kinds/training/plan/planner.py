@@ -42,6 +42,7 @@ from skysail.kinds.training.plan import (
 )
 from skysail.kinds.training.plan.child_actions import child_actions
 from skysail.kinds.training.plan.events import newly_failed, plan_events
+from skysail.kinds.training.plan.field_names import field_names
 from skysail.kinds.training.plan.termination import (
     AttemptEnd,
     attempt_end,
@@ -179,7 +180,7 @@ def _until_asked(snapshot: Snapshot, attempt: AttemptState) -> float | None:
 def _close_attempt(snapshot: Snapshot, current: TrainingJobStatus, ending: AttemptEnd) -> Plan:
     """Record the end of the attempt. The next reconcile acts on it."""
     current = stall.clear_stall(attempts.close_attempt(current, ending.cause, ending.failure, now=snapshot.now))
-    final = job_result(snapshot.object.spec, current, ending)
+    final = job_result(snapshot.object, current, ending)
     if final is not None:
         new_status = status.finished(snapshot, current, final.phase, final.reason, final.message)
         return Plan(status=new_status, events=(*ending.notes, final.note), requeue_after=0.0)
@@ -276,12 +277,13 @@ def _invalid_spec(snapshot: Snapshot, current: TrainingJobStatus, errors: tuple[
 
 def _pause(snapshot: Snapshot, current: TrainingJobStatus, remaining: timedelta) -> Plan:
     last = current.attempts[-1]
+    fields = field_names(snapshot.object)
     start, is_loop = timestamp(snapshot.now + remaining), attempts.is_crash_loop(current)
     message = f"The next attempt starts at {start}."
     if is_loop:
-        message = f"The next attempt starts at {start}; all fail in the same way, so read the log in status.failure."
+        message = f"The next attempt starts at {start}; all fail in the same way: {fields.log_hint}."
     if last.failure is not None:
-        message = f"{failure.message(last.failure, last.cause)} {message}"
+        message = f"{failure.message(last.failure, last.cause, fields)} {message}"
     reason = Reason.CRASH_LOOP if is_loop else Reason.RESTARTING
     new_status = status.in_progress(snapshot, current, "Restarting", reason, message)
     return Plan(

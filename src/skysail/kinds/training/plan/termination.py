@@ -14,6 +14,7 @@ from skysail.kinds.training.children.spec_hash import attempt_spec_hash
 from skysail.kinds.training.objects import WORKER, Job, display_name
 from skysail.kinds.training.plan import attempts, completion, failure, gang_admission
 from skysail.kinds.training.plan.failure import AttemptFailure
+from skysail.kinds.training.plan.field_names import FieldNames, field_names
 from skysail.kinds.training.snapshot import AttemptState, Snapshot
 
 _FREE = "A new attempt starts and costs no retry."
@@ -55,7 +56,7 @@ def attempt_end(snapshot: Snapshot, attempt: AttemptState) -> AttemptEnd | None:
         return AttemptEnd("Succeeded", _COMPLETED)
     failed = failure.find_failure(job.spec, attempt)
     if failed is not None:
-        return _failure_end(failed, snapshot.log)
+        return _failure_end(failed, snapshot.log, field_names(job))
     taken = gang_admission.revoked(snapshot)
     if taken is not None:
         message = f"{taken} {_FREE}"
@@ -85,18 +86,21 @@ def outdated_job(spec: TrainingJobSpec, attempt: AttemptState) -> Job | None:
     return next((job for job in attempt.jobs if job.trained_spec not in {"", desired}), None)
 
 
-def job_result(spec: TrainingJobSpec, status: TrainingJobStatus, ending: AttemptEnd) -> JobResult | None:
-    """Return the result of the job, or None if another attempt may follow."""
+def job_result(job: TrainingJob, status: TrainingJobStatus, ending: AttemptEnd) -> JobResult | None:
+    """Return the result of the job, or None if another attempt may follow. `status`: status with the ended attempt."""
+    spec, fields = job.spec, field_names(job)
     match ending.cause:
         case "Succeeded":
             return JobResult("Succeeded", Reason.COMPLETED, ending.message)
         case "DeadlineExceeded":
             return JobResult("Failed", Reason.DEADLINE_EXCEEDED, ending.message)
         case "Failed" if spec.restart_policy == "Never":
-            message = f"{ending.message} The job is not retried because restartPolicy is Never; set OnFailure to retry."
+            message = f"{ending.message} The job is not retried {fields.never_retried}."
             return JobResult("Failed", Reason.RESTART_POLICY_NEVER, message)
         case "Failed" if ending.is_final or status.retries > spec.run_policy.backoff_limit:
-            return JobResult("Failed", Reason.BACKOFF_LIMIT_EXCEEDED, f"{ending.message} {_used_up(spec, status)}")
+            return JobResult(
+                "Failed", Reason.BACKOFF_LIMIT_EXCEEDED, f"{ending.message} {_used_up(spec, status, fields)}"
+            )
         case _:
             return None
 
@@ -112,15 +116,15 @@ def until_deadline(snapshot: Snapshot) -> float | None:
 
 def deadline_sentence(job: TrainingJob) -> str:
     limit = job.spec.run_policy.active_deadline_seconds
-    return f"The job ran longer than runPolicy.activeDeadlineSeconds ({limit} s)."
+    return f"The job ran longer than {field_names(job).deadline} ({limit} s)."
 
 
-def _failure_end(failed: AttemptFailure, log: str | None) -> AttemptEnd:
+def _failure_end(failed: AttemptFailure, log: str | None, fields: FieldNames) -> AttemptEnd:
     what = failure.with_log(failed.failure, log)
     if failed.cause == "Failed":
         event = Event(EventReason.WORKER_FAILED, f"{display_name(what.role, what.index)} failed", warning=True)
-        return AttemptEnd("Failed", failure.message(what), what, failed.is_final, (event,))
-    message = f"{failure.message(what, failed.cause)} {_FREE}"
+        return AttemptEnd("Failed", failure.message(what, fields=fields), what, failed.is_final, (event,))
+    message = f"{failure.message(what, failed.cause, fields)} {_FREE}"
     return AttemptEnd(failed.cause, message, what, notes=(Event(_EVENTS[failed.cause], message, warning=True),))
 
 
@@ -150,8 +154,8 @@ def _vanished(snapshot: Snapshot, attempt: AttemptState) -> AttemptEnd | None:
     return AttemptEnd("Deleted", message, notes=(Event(EventReason.JOB_DELETED, message, warning=True),))
 
 
-def _used_up(spec: TrainingJobSpec, status: TrainingJobStatus) -> str:
+def _used_up(spec: TrainingJobSpec, status: TrainingJobStatus, fields: FieldNames) -> str:
     limit = spec.run_policy.backoff_limit
     if attempts.is_crash_loop(status):
-        return f"All retries (runPolicy.backoffLimit: {limit}) failed in the same way: read the log in status.failure."
-    return f"All retries are used up (runPolicy.backoffLimit: {limit})."
+        return f"All retries ({fields.retries}: {limit}) failed in the same way: {fields.log_hint}."
+    return f"All retries are used up ({fields.retries}: {limit})."

@@ -7,7 +7,7 @@ import pytest
 from skysail.kinds.training.admission.webhook import HOOKS
 
 WRONG = {"hyperparameters": {"layers": [64]}}
-(HOOK,) = HOOKS
+HOOK, MODAL_JOB_HOOK = HOOKS
 admit = HOOK.admit
 
 
@@ -135,7 +135,48 @@ def test_an_amount_with_a_unit_of_its_own_is_refused_with_those_that_could_be_me
 
 
 def test_only_changed_wishes_are_asked_about():
-    (hook,) = HOOKS
-    assert hook.path == "/admit/trainingjobs"
-    assert [rule["resources"] for rule in hook.rules] == [["trainingjobs"]]
-    assert dict(hook.match_conditions)["spec-changed"] == "oldObject == null || object.spec != oldObject.spec"
+    assert HOOK.path == "/admit/trainingjobs"
+    assert [rule["resources"] for rule in HOOK.rules] == [["trainingjobs"]]
+    assert dict(HOOK.match_conditions)["spec-changed"] == "oldObject == null || object.spec != oldObject.spec"
+
+
+def modal_job(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "modal-operator.io/v1alpha1",
+        "kind": "ModalJob",
+        "metadata": {"name": "hello", "namespace": "ml-jobs"},
+        "spec": {"image": "python:3.11-slim", **spec},
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "refusal"),
+    [
+        ({"cpu": "-1"}, "spec.cpu is -1, which is not above 0: write 0.5 or 2.0."),
+        ({"cpu": "0"}, "spec.cpu is 0, which is not above 0: write 0.5 or 2.0."),
+        ({"memory": "-1Gi"}, "spec.memory is -1Gi, which is not above 0: write 512Mi or 4Gi."),
+        ({"env": {"": "x"}}, "spec.env has a variable without a name: give it a name, such as EPOCHS."),
+        (
+            {"env": {"A=B": "x"}},
+            "spec.env has the variable 'A=B', whose name is not valid: use printable ASCII characters other than =.",
+        ),
+        (
+            {"env": {"ä": "x"}},
+            "spec.env has the variable 'ä', whose name is not valid: use printable ASCII characters other than =.",
+        ),
+        ({"gpu": "T4:x"}, "spec.gpu is T4:x: write a type, or a type and a count, such as T4, A100-80GB or H100:2."),
+        (
+            {"gpu": "T4:9"},
+            "spec.gpu asks for 9 GPUs of one container: ask for at most 8, and set replicas.",
+        ),
+    ],
+)
+def test_modal_job_with_invalid_field_is_rejected_with_the_fix(spec, refusal):
+    assert MODAL_JOB_HOOK.admit(modal_job(**spec), None).denied == refusal
+    assert MODAL_JOB_HOOK.admit(modal_job(**spec, timeout=60), modal_job(**spec)).denied is None
+
+
+def test_modal_job_with_valid_fields_is_admitted():
+    spec = {"cpu": "0.5", "memory": "16Gi", "gpu": "A100-80GB:8", "env": {"EPOCHS": "100", "my.key": ""}}
+    assert MODAL_JOB_HOOK.admit(modal_job(**spec), None).denied is None
+    assert MODAL_JOB_HOOK.path == "/admit/modaljobs"

@@ -16,7 +16,7 @@ from skysail.kinds.training.api.training_job import TRAINING_JOB, Failure, Lates
 from skysail.kinds.training.children import spec_hash
 from skysail.kinds.training.plan.planner import can_start_attempt, plan, refused
 from skysail.kinds.training.snapshot import NameHolder
-from skysail.kube.api.objects import Meta, Object
+from skysail.kube.api.objects import Meta, Object, OwnerReference
 from skysail.kube.api.resources import CONFIG_MAP, JOB, PERSISTENT_VOLUME_CLAIM, SERVICE
 from tests.unit.kinds.training.builders import (
     CHIEF,
@@ -302,6 +302,24 @@ def test_as_many_failed_attempts_are_started_anew_as_the_limit_says(limit, retri
     if phase == "Failed":
         assert told(result, Condition.SUCCEEDED).reason == Reason.BACKOFF_LIMIT_EXCEEDED
         assert f"runPolicy.backoffLimit: {limit}" in told(result).message
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "limit", "words"),
+    [
+        ("ModalJob", "Never", 0, "spec.retries is 0; raise spec.retries"),
+        ("ModalJob", "OnFailure", 1, "(spec.retries: 1)"),
+        ("TrainJob", "Never", 0, "a TrainJob has no retries"),
+        ("", "Never", 0, "set OnFailure to retry"),
+    ],
+)
+def test_failed_job_of_another_kind_names_its_fields(kind, policy, limit, words):
+    owners = (OwnerReference(api_version="v1", kind=kind, name="bad", uid="o", controller=True),) if kind else ()
+    spec = {"restartPolicy": policy, "runPolicy": {"backoffLimit": limit}}
+    of = job(metadata={"owner_references": owners}, status=open_(retries=limit), **spec)
+    result = plan(snapshot(of, child(of, end="Failed"), pod(0, "Failed")))
+    assert result.status.phase == "Failed"
+    assert words in told(result).message
 
 
 def test_a_crash_loop_is_named():

@@ -64,7 +64,7 @@ async def _serve(port: int) -> None:
 
 async def _forward(protocol: Any, port: int, server: int) -> None:
     account: Any = _Account(server)
-    traffic = Traffic(Metrics(), max_connections=_CONNECTIONS, max_connections_per_route=_CONNECTIONS)
+    traffic = Traffic(Metrics(), max_connections=2 * _CONNECTIONS, max_connections_per_route=_CONNECTIONS)
     raw = RawProxy(account, traffic, idle_seconds=_IDLE_SECONDS)
     http = HttpProxy(account, traffic, idle_seconds=_IDLE_SECONDS, max_request_bytes=2**20)
     names: Any = {"claim": "c", "provider": "cloud", "account": "a", "instance": "i", "namespace": "n", "owner": "o"}

@@ -1,7 +1,7 @@
 """Forward HTTP requests by a cloud's own way for HTTP, with the credentials of the account.
 
 Bodies are streamed both ways, so memory does not grow with their size. Server-sent events arrive chunk by chunk, and
-WebSockets frame by frame.
+WebSockets frame by frame. A request without a byte in either direction for too long ends.
 """
 
 from __future__ import annotations
@@ -55,13 +55,15 @@ class _Redirected(aiohttp.ClientError):
 class _RequestBody:
     """Body of a request, up to a limit."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, alive: Callable[[], None]) -> None:
         self._max_bytes = max_bytes
+        self._alive = alive
         self.is_too_large = False
 
     async def chunks(self, request: web.BaseRequest, count: Callable[[int], None]) -> AsyncIterator[bytes]:
         size = 0
         async for chunk in request.content.iter_any():
+            self._alive()
             size += len(chunk)
             if size > self._max_bytes:
                 self.is_too_large = True
@@ -84,13 +86,15 @@ class HttpProxy:
     ) -> None:
         self._account = account
         self._traffic = traffic
+        self._idle_seconds = idle_seconds
         self._max_request_bytes = max_request_bytes
         self._wall = wall
         self._addresses: dict[tuple[str, int], HttpAddress] = {}
         self._asked: dict[tuple[str, int], float] = {}
         # Calls for an address. All requests that need the same one wait for the same call.
         self._asking: dict[tuple[str, int], asyncio.Task[HttpAddress]] = {}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_seconds)
+        # Without `sock_read`: our own limit of idle time covers silent callers and WebSockets, too.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
         # Bodies pass as they are, and cookies of one tenant's server must never reach another one.
         create_session = partial(
             aiohttp.ClientSession,
@@ -144,28 +148,38 @@ class HttpProxy:
             return _answer(_BAD_GATEWAY, "The server at the cloud cannot be reached.")
 
     async def _carry(self, route: Route, request: web.BaseRequest) -> web.StreamResponse:
-        has_body = request.can_read_body
-        attempts = _RETRIES if http_headers.may_retry(request.method, has_body=has_body) else 0
         begun = asyncio.get_running_loop().time()
-        for attempt in range(attempts + 1):
-            try:
-                reply, address = await self._send(route, request, has_body=has_body)
-            except (ProviderError, aiohttp.ClientError, OSError) as error:
-                self._forget_old((route.instance, route.target_port))
-                if attempt == attempts:
-                    raise
-                log.debug("request failed, retried", extra={**_fields(route), "why": type(error).__name__})
-                await asyncio.sleep(_RETRY_DELAY)
-                continue
-            break
+        async with asyncio.timeout(self._idle_seconds) as idle:
+            reply, address = await self._send_until_answered(route, request, self._keep_alive(idle))
         self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
         if reply.status in _REJECTED:
             self._forget_old((route.instance, route.target_port))
         async with reply:
             return await self._stream_back(route, request, reply, address)
 
+    def _keep_alive(self, idle: asyncio.Timeout) -> Callable[[], None]:
+        clock = asyncio.get_running_loop().time
+        return lambda: idle.reschedule(clock() + self._idle_seconds)
+
+    async def _send_until_answered(
+        self, route: Route, request: web.BaseRequest, alive: Callable[[], None]
+    ) -> tuple[aiohttp.ClientResponse, HttpAddress]:
+        """Send the request, again after an error if that is safe. `alive` is called for each sign of progress."""
+        has_body = request.can_read_body
+        attempts = _RETRIES if http_headers.may_retry(request.method, has_body=has_body) else 0
+        for attempt in range(attempts + 1):
+            try:
+                return await self._send(route, request, alive, has_body=has_body)
+            except (ProviderError, aiohttp.ClientError, OSError) as error:
+                self._forget_old((route.instance, route.target_port))
+                if attempt == attempts:
+                    raise
+                log.debug("request failed, retried", extra={**_fields(route), "why": type(error).__name__})
+                await asyncio.sleep(_RETRY_DELAY)
+        raise AssertionError("the last attempt returns or raises")
+
     async def _send(
-        self, route: Route, request: web.BaseRequest, *, has_body: bool
+        self, route: Route, request: web.BaseRequest, alive: Callable[[], None], *, has_body: bool
     ) -> tuple[aiohttp.ClientResponse, HttpAddress]:
         """Send the request, and follow the redirects with which a cloud answers slow requests."""
         address = await self._address(route)
@@ -177,7 +191,7 @@ class HttpProxy:
             peer=request.remote or "",
             host=request.headers.get("Host", ""),
         )
-        body = _RequestBody(self._max_request_bytes)
+        body = _RequestBody(self._max_request_bytes, alive)
         data = body.chunks(request, partial(self._traffic.add_bytes, route, "in")) if has_body else None
         checks = address.verifies
         try:
@@ -188,6 +202,7 @@ class HttpProxy:
             following = http_address.follows(reply.status, reply.headers.get("Location", ""), base, reply.url)
             if following is None:
                 break
+            alive()
             reply.release()
             without_body = [row for row in headers if row[0].lower() not in {"content-length", "content-type"}]
             reply = await self._request("GET", following, without_body, None, checks=checks)
@@ -213,11 +228,15 @@ class HttpProxy:
         headers = http_headers.response_headers(_pairs(reply.raw_headers), address.headers, base)
         answer = web.StreamResponse(status=reply.status, reason=reply.reason, headers=CIMultiDict(headers))
         try:
-            await answer.prepare(request)
-            async for chunk in reply.content.iter_any():
-                await answer.write(chunk)
-                self._traffic.add_bytes(route, "out", len(chunk))
-            await answer.write_eof()
+            async with asyncio.timeout(self._idle_seconds) as idle:
+                alive = self._keep_alive(idle)
+                await answer.prepare(request)
+                async for chunk in reply.content.iter_any():
+                    alive()
+                    await answer.write(chunk)
+                    alive()
+                    self._traffic.add_bytes(route, "out", len(chunk))
+                await answer.write_eof()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The status was sent: only a broken connection tells the caller that the answer is incomplete.
             log.info("answer through the bridge broke", extra={**_fields(route), "why": type(error).__name__})
@@ -248,21 +267,33 @@ class HttpProxy:
             headers=named,
             protocols=protocols,
             max_msg_size=_MAX_FRAME_BYTES,
-            autoping=True,
+            autoping=False,
             ssl=address.verifies,
             proxy=outbound.http_proxy(url),
         ) as server:
             self._traffic.observe(route, asyncio.get_running_loop().time() - begun)
             chosen = (server.protocol,) if server.protocol else ()
-            client = web.WebSocketResponse(protocols=chosen, max_msg_size=_MAX_FRAME_BYTES)
+            client = web.WebSocketResponse(protocols=chosen, max_msg_size=_MAX_FRAME_BYTES, autoping=False)
             await client.prepare(request)
-            await self._join(route, client, server)
-            self._traffic.count(route, "ok")
+            try:
+                async with asyncio.timeout(self._idle_seconds) as idle:
+                    await self._join(route, client, server, self._keep_alive(idle))
+            except TimeoutError:
+                log.info("WebSocket through the bridge was idle for too long", extra=_fields(route))
+                self._traffic.count(route, "aborted")
+            else:
+                self._traffic.count(route, "ok")
             return client
 
-    async def _join(self, route: Route, client: web.WebSocketResponse, server: aiohttp.ClientWebSocketResponse) -> None:
-        up = asyncio.create_task(self._copy(route, client, server, "in"))
-        down = asyncio.create_task(self._copy(route, server, client, "out"))
+    async def _join(
+        self,
+        route: Route,
+        client: web.WebSocketResponse,
+        server: aiohttp.ClientWebSocketResponse,
+        alive: Callable[[], None],
+    ) -> None:
+        up = asyncio.create_task(self._copy(route, client, server, "in", alive))
+        down = asyncio.create_task(self._copy(route, server, client, "out", alive))
         try:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -279,14 +310,20 @@ class HttpProxy:
         source: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
         sink: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
         direction: Direction,
+        alive: Callable[[], None],
     ) -> None:
         async for message in source:
+            alive()
             if message.type is WSMsgType.TEXT:
                 await sink.send_str(message.data)
                 self._traffic.add_bytes(route, direction, len(message.data.encode()))
             elif message.type is WSMsgType.BINARY:
                 await sink.send_bytes(message.data)
                 self._traffic.add_bytes(route, direction, len(message.data))
+            elif message.type is WSMsgType.PING:
+                await sink.ping(message.data)
+            elif message.type is WSMsgType.PONG:
+                await sink.pong(message.data)
 
     async def _address(self, route: Route) -> HttpAddress:
         key = (route.instance, route.target_port)

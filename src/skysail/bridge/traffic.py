@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from prometheus_client import Histogram
 
@@ -24,6 +24,7 @@ class Traffic:
         self._max_connections = max_connections
         self._max_per_route = max_connections_per_route
         self._open: Counter[tuple[str, ...]] = Counter()
+        self._open_by_namespace: Counter[str] = Counter()
         self._requests: Counter[tuple[str, ...]] = Counter()
         self._bytes: Counter[tuple[str, ...]] = Counter()
         self._routes = 0
@@ -39,19 +40,23 @@ class Traffic:
         return self._open.total()
 
     def admit(self, route: Route) -> bool:
-        """Count a new connection, unless a limit is reached. Call `leave` once for each admitted connection."""
+        """Count a new connection, unless a limit is reached. Call `leave` once for each admitted connection.
+
+        A namespace has at most half of what the others leave free, so that no tenant can take all connections.
+        """
         series = _series(route)
-        if self._open.total() >= self._max_connections or self._open[series] >= self._max_per_route:
+        total, own = self._open.total(), self._open_by_namespace[route.namespace]
+        share = max(1, (self._max_connections - (total - own)) // 2)
+        if total >= self._max_connections or own >= share or self._open[series] >= self._max_per_route:
             self.count(route, "limited")
             return False
         self._open[series] += 1
+        self._open_by_namespace[route.namespace] += 1
         return True
 
     def leave(self, route: Route) -> None:
-        series = _series(route)
-        self._open[series] -= 1
-        if not self._open[series]:
-            del self._open[series]
+        for counter, key in ((self._open, _series(route)), (self._open_by_namespace, route.namespace)):
+            _decrement(counter, key)
 
     def count(self, route: Route, outcome: Outcome) -> None:
         self._requests[*_series(route), outcome] += 1
@@ -75,6 +80,12 @@ class Traffic:
         for series in self._timed - kept:
             self._timed.discard(series)
             self._seconds.remove(*series)
+
+
+def _decrement(counter: Counter[Any], key: Any) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
 
 
 def _series(route: Route) -> tuple[str, ...]:

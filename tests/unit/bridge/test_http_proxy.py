@@ -320,6 +320,48 @@ async def test_port_that_is_closed_closes_idle_connections_at_once():
         writer.close()
 
 
+async def test_websocket_without_a_byte_for_too_long_is_closed():
+    async with (
+        bridge(idle_seconds=0.2) as harness,
+        asyncio.timeout(30),
+        aiohttp.ClientSession() as client,
+        client.ws_connect(f"{harness.url}/ws") as line,
+    ):
+        await line.send_str("one")
+        assert (await line.receive()).type is WSMsgType.TEXT
+        assert (await line.receive()).type in {WSMsgType.CLOSE, WSMsgType.CLOSED}
+
+
+async def test_websocket_ping_reaches_the_server_and_comes_back():
+    async with (
+        bridge() as harness,
+        asyncio.timeout(10),
+        aiohttp.ClientSession() as client,
+        client.ws_connect(f"{harness.url}/ws", autoping=False) as line,
+    ):
+        await line.ping(b"are you there")
+        answer = await line.receive()
+        assert (answer.type, answer.data) == (WSMsgType.PONG, b"are you there")
+
+
+async def test_upload_that_stalls_for_too_long_is_answered_and_ends():
+    async with bridge(idle_seconds=0.2) as harness, asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port)
+        writer.write(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nfirst")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 504")
+        writer.close()
+
+
+async def test_answer_that_its_caller_does_not_read_for_too_long_is_cut():
+    async with bridge(idle_seconds=0.2) as harness, asyncio.timeout(30):
+        _, writer = await asyncio.open_connection("127.0.0.1", harness.port, limit=1)
+        writer.write(b"GET /huge HTTP/1.1\r\nHost: x\r\n\r\n")
+        while b'outcome="aborted"' not in harness.metrics.render():  # noqa: ASYNC110 (no event tells)
+            await asyncio.sleep(0.02)
+        assert harness.server.sent < HUGE
+        writer.close()
+
+
 async def _is_open(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -96,6 +96,10 @@ class _StopRequested(Exception):
     """Raised to end the task group; not an error."""
 
 
+class _RestartRequested(Exception):
+    """Raised to end the process at once. Every replica restarts then, so none takes over connections."""
+
+
 class Bridge:
     """Builds and connects all parts of the process."""
 
@@ -138,6 +142,8 @@ class Bridge:
             # Serve on for a while: it takes some time until no Service sends new connections here.
             await asyncio.sleep(self._settings.drain_seconds)
             await listeners.close(finish_seconds=_FINISH_SECONDS)
+        except* _RestartRequested:
+            log.info("restarting with the first credentials of a cloud")
         finally:
             await listeners.close()
             for cloud in proxies.values():
@@ -186,7 +192,8 @@ class Bridge:
     async def _until_first_credentials(self) -> None:
         """End the process when a cloud gets its first credentials: a new one opens the account."""
         await self._accounts.run()
-        raise _StopRequested
+        self._is_serving = False
+        raise _RestartRequested
 
     async def _until_signal(self) -> None:
         stop = asyncio.Event()

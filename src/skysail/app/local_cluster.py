@@ -295,7 +295,7 @@ class _InnerProcess:
         login = credentials.inside_path(self._home, "bridge")
         flags = (f"--kubeconfig={login}", f"--host={CLUSTER_IP}", "--drain-seconds=0", *self._account_flags())
         run = (sys.executable, "-P", "-m", "skysail", "bridge", *flags)
-        await self._supervisor.start(Unit(name="bridge", argv=run, env=self._cloud_env()))
+        await self._supervisor.start(Unit(name="bridge", argv=run, env=self._cloud_env(), grace=30.0))
         is_ready = partial(startup.is_healthy, f"http://{CLUSTER_IP}:{_SETTINGS.bridge_health_port}/readyz")
         await startup.until(is_ready, "the bridge to be ready", self._supervisor)
         self._report_step("the bridge is ready")

@@ -126,7 +126,8 @@ class _Follower:
         """Return whether a container of the object may start that has not started yet."""
         object_ = self._found.object
         if not known:
-            return not (isinstance(object_, Job) and object_.is_over)
+            # A claim without a pod is that of a gang, or its pod is gone.
+            return not isinstance(object_, CloudInstance) and not (isinstance(object_, Job) and object_.is_over)
         return any(_is_pending(pod) for pod in known)
 
     def _report_pending(self, known: Sequence[Pod]) -> None:

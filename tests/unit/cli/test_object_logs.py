@@ -10,12 +10,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from skysail.claims.types import CLOUD_INSTANCE, OwnerRef
 from skysail.cli import lookup, object_logs
 from skysail.cli.object_logs import NoLogs, NotStarted
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
 from skysail.kube.api.objects import Meta
 from skysail.kube.api.resources import JOB, POD
 from skysail.kube.api.workloads import Job, Pod
+from tests.unit.claims.samples import claim, spec
 
 MODEL = msgspec.convert(
     {"metadata": {"name": "iris", "namespace": "ml", "uid": "u"}, "spec": {"modelURI": "x", "runtime": "triton"}},
@@ -176,3 +178,9 @@ async def test_an_object_without_pods_names_the_command_with_its_namespace(kind,
     resource = next(each.resource for each in lookup._OTHERS if each.resource.kind == kind)
     with pytest.raises(NoLogs, match=f"has no pods, so it has no logs. {command} shows its state"):
         await printed(Client(), lookup.Found(resource, SimpleNamespace(metadata=metadata)))
+
+
+async def test_follow_of_a_claim_without_a_pod_ends_at_once():
+    of = spec(owner=OwnerRef(kind="Job", name="gang", uid="u", namespace="ml"))
+    with pytest.raises(NotStarted):
+        await followed(Client(), lookup.Found(CLOUD_INSTANCE.resource, claim(of=of)))

@@ -12,7 +12,7 @@ class CloudRequirements(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements of a pod beyond its containers.
 
     `work` is the key of the work, which only one instance at a time may do. `job` is the UID of the Job whose pods
-    replace each other. `controller` is the UID of the Job, ReplicaSet or StatefulSet of the pod. `gpus` and the fields
+    replace each other. `controller` is the UID of the Job or ReplicaSet of the pod. `gpus` and the fields
     from `gpu_memory` to `options` are those of the pod's `OffloadRequest`; `max_usd_per_hour` is a cap on the whole
     machine.
     `max_cost_uid`: UID of the object whose launches share `max_cost_usd`; empty if the pod's Job or the pod does.

@@ -8,17 +8,21 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
+from skysail.base.settings import Settings as OperatorSettings
+from skysail.cli.revision_history import history
 from skysail.cli.serve import manifests
 from skysail.cli.serve.packing import CHUNK, VERSION_DIGITS, Payload, UploadFailed
 from skysail.core import pod_pending
-from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
+from skysail.kinds.serving.api.types import ML_MODEL, MODEL_DEPLOYMENT, MLModel, Model, ModelDeployment
 from skysail.kinds.serving.objects import PersistentVolumeClaim
+from skysail.kinds.serving.spec.config import serving_config
+from skysail.kinds.serving.spec.desired import desired_model
 from skysail.kube.api import quantities
 from skysail.kube.api.resources import PERSISTENT_VOLUME_CLAIM, POD
 from skysail.kube.api.workloads import Pod
 from skysail.kube.client import exec_stream
 from skysail.kube.client.client import Client
-from skysail.kube.client.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotServed
+from skysail.kube.client.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from skysail.kube.client.kubeconfig import Access
 
 _POLL_SECONDS = 0.5
@@ -43,17 +47,19 @@ async def upload(
 ) -> None:
     """Copy the payload to the model's PVC, which is created if it is missing. Raises UploadFailed.
 
-    If the volume is full, versions that the model does not use make room.
+    If the volume is full, versions that no model uses make room.
     """
     pvc = await volume(client, model, namespace, content)
     pod = await client.create(POD, manifests.upload_pod(model, namespace, image, secrets.token_hex(3)), Pod)
     try:
         await _until_running(client, pod, echo)
+        removed: list[str] = []
         try:
             await _send(access, pod, content, pvc, echo)
         except VolumeFull:
-            kept = {content.version, *await versions_in_use(client, model, namespace)}
-            removed = await _remove_versions(access, pod, kept)
+            with suppress(Forbidden):  # what is in use is unknown then
+                kept = {content.version, *await versions_in_use(client, pvc.metadata.name, namespace)}
+                removed = await _remove_versions(access, pod, kept)
             if not removed:
                 raise
             echo(
@@ -67,13 +73,18 @@ async def upload(
             await client.delete(POD, pod, Pod)
 
 
-async def versions_in_use(client: Client, model: str, namespace: str) -> set[str]:
-    """Return the version that the model serves and the one that it should serve."""
-    try:
-        found = await client.get(MODEL_DEPLOYMENT.resource, namespace, model, ModelDeployment)
-    except (NotFound, NotServed):
-        return set()
-    return {found.spec.version, found.status.version} - {""}
+async def versions_in_use(client: Client, pvc: str, namespace: str) -> set[str]:
+    """Return the folders of the PVC that any model of the namespace serves or should serve. Raises KubeError."""
+    models: list[Model] = [
+        *await client.list_objects(MODEL_DEPLOYMENT.resource, namespace, {}, ModelDeployment),
+        *await client.list_objects(ML_MODEL.resource, namespace, {}, MLModel),
+    ]
+    uris = [desired_model(model, serving_config(OperatorSettings())).want.uri for model in models]
+    for model in models:
+        if number := model.status.revision:
+            uris += [entry.want.uri for entry in await history(client, model) if entry.number == number]
+    folders = (uri.removeprefix(f"pvc://{pvc}/") for uri in uris if uri.startswith(f"pvc://{pvc}/"))
+    return {folder.partition("/")[0] for folder in folders}
 
 
 async def volume(client: Client, model: str, namespace: str, content: Payload) -> PersistentVolumeClaim:

@@ -18,8 +18,9 @@ from skysail.node.pod_types import Pod
 from skysail.node.sync.unsupported_fields import UnsupportedFields
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
-# Controllers that make another pod when one has failed.
-_REPLACING = frozenset({"Job", "ReplicaSet", "StatefulSet"})
+# Controllers that make another pod when one has failed, and leave the failed one: its claim remembers which cloud had
+# no capacity. A StatefulSet deletes the pod, and its replacement would come back to the same cloud.
+_REPLACING = frozenset({"Job", "ReplicaSet"})
 _DEFAULT_GRACE = 30
 _MAX_SENTENCES = 20
 _MAX_NAMES = 10

@@ -95,11 +95,13 @@ if [ -n "$state" ] && [ -f "$state/started" ]; then
   keep
 fi
 child=
+passed=
 begin=$(date +%s)
 # A signal may come before the program has been started: it is passed on then.
 stop() {
   stopped=1
-  [ -n "$child" ] || return
+  [ -n "$child" ] && [ -z "$passed" ] || return
+  passed=1
   kill -TERM "$child" 2>/dev/null
   (
     # In the moment of its start a program loses a signal: send it again.

@@ -207,9 +207,17 @@ class FullVolume:
     async def create(self, resource, manifest, type_):
         return msgspec.convert(manifest, type_)
 
+    async def list_objects(self, resource, namespace, query, type_):
+        if type_ is not ModelDeployment:
+            return ()
+        other = msgspec.structs.replace(
+            SETTINGS, name="canary", uri=f"pvc://iris-upload/{'b' * 12}/m.onnx", version="v2"
+        )
+        foreign = msgspec.structs.replace(SETTINGS, name="x", uri=f"pvc://x-upload/{'d' * 12}/m.onnx")
+        wanted = msgspec.structs.replace(SETTINGS, uri=f"pvc://iris-upload/{'e' * 12}/m.onnx", version="v1")
+        return [msgspec.convert(manifests.model_deployment(each), ModelDeployment) for each in (wanted, other, foreign)]
+
     async def get(self, resource, namespace, name, type_):
-        if type_ is ModelDeployment:
-            return model(version="b" * 12)
         return msgspec.convert(
             {"metadata": {"name": name, "namespace": namespace}, "status": {"phase": "Running"}}, type_
         )
@@ -227,14 +235,14 @@ class FullVolume:
         return exec_stream.Output(f"{hashlib.sha256(self.received).hexdigest()}  -", "", "")
 
 
-async def test_upload_volume_full_deletes_versions_that_the_model_does_not_use_and_tries_again(tmp_path, monkeypatch):
+async def test_upload_volume_full_deletes_versions_that_no_model_uses_and_tries_again(tmp_path, monkeypatch):
     api, lines = FullVolume("c" * 12), []
     monkeypatch.setattr(exec_stream, "run", api.run)
     (tmp_path / "m.onnx").write_bytes(b"model")
     with packing.payload(tmp_path / "m.onnx") as content:
         await upload.upload(api, None, "iris", "ml", content, "busybox", lines.append)
     assert len(api.commands) == 3
-    assert api.commands[1] == upload.removal({content.version, "abc", "b" * 12})[-1]
+    assert api.commands[1] == upload.removal({content.version, "b" * 12, "e" * 12})[-1]
     assert api.received == b"model"
     assert lines[0] == (
         "PVC iris-upload was full, so earlier versions were deleted from it: cccccccccccc. "

@@ -46,7 +46,7 @@ def test_requirements_pod_of_job_names_its_work(owner, index, work, job):
         ("Job", {f"{RUNPOD}managed": "true"}, False, False),
         ("ReplicaSet", {"skysail.dev/offload": "cheapest"}, True, True),
         ("ReplicaSet", {"skysail.dev/offload": "modal"}, False, False),
-        ("StatefulSet", {"skysail.dev/automatic": "true"}, False, True),
+        ("StatefulSet", {"skysail.dev/automatic": "true"}, False, False),
         ("DaemonSet", {"skysail.dev/offload": "cheapest"}, True, False),
         ("", {"skysail.dev/offload": "cheapest"}, True, False),
     ],

@@ -19,7 +19,7 @@ HANDLER_NOT_FOUND = 78
 # Exit code of a program that was not started, so that it has no log.
 _NOT_STARTED = 128
 # Exit codes of shells and container runtimes for a program that does not exist or cannot be executed.
-_NOT_EXECUTABLE = {126, 127, _NOT_STARTED}
+_NOT_EXECUTABLE = {126, 127}
 _START_ERRORS = {"StartError", "ContainerCannotRun"}
 # Reasons for which a cloud rejects an App, with ours.
 _REJECTED = {

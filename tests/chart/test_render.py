@@ -321,6 +321,18 @@ def test_monitoring_every_alert_says_what_to_do(binary):
         assert rule["annotations"]["description"].endswith(".")
 
 
+def test_policy_only_presets_of_cloud_operators_offload_pods_that_do_not_ask(binary):
+    """So that an account in a real cluster does not begin to cost by itself."""
+    automatic = {
+        preset.name: row["spec"]["automatic"]
+        for preset in helm.PRESETS
+        for row in objects(helm.template(binary, preset))
+        if row["kind"] == "OffloadPolicy"
+    }
+    assert {name for name, value in automatic.items() if value} == {"modal-operator", "runpod-controller"}
+    assert automatic[helm.DEFAULT.name] is False
+
+
 def test_pods_every_preset_labels_the_operator_as_before(binary):
     for preset in helm.PRESETS:
         shown = objects(helm.template(binary, preset))

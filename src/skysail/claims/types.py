@@ -102,7 +102,7 @@ class RefusedCandidate(fields.ApiStruct, frozen=True, kw_only=True):
 
 
 class EarlierInstance(fields.ApiStruct, frozen=True, kw_only=True):
-    """An instance of this claim that was terminated because its price is above the cap."""
+    """An instance of this claim that was terminated: its price was above the cap, or its App could not serve."""
 
     id: Annotated[fields.ShortText, Meta(description="Instance ID at the cloud.")]
     usd: Annotated[fields.Usd, Meta(description="Cost in US dollars. Part of usdTotal.")]

@@ -14,7 +14,12 @@ from __future__ import annotations
 
 
 class ProviderError(Exception):
-    """Base of all provider errors. Its text is a sentence for the user."""
+    """Base of all provider errors. Its text is a sentence for the user.
+
+    `usd`: what the failed call has cost, such as an App that ran until it was clear that it cannot serve.
+    """
+
+    usd: float = 0.0
 
 
 class Gone(ProviderError): ...

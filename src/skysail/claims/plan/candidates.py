@@ -159,7 +159,7 @@ def continue_after_price(snapshot: Snapshot, made: Plan) -> Plan:
         return made
     paid = (new.usd_total or 0.0) - sum(earlier.usd for earlier in old.earlier_instances)
     status = msgspec.structs.replace(
-        old, earlier_instances=_with_earlier(old, new.instance_id, max(0.0, round(paid, 6)))
+        old, earlier_instances=with_earlier(old, new.instance_id, max(0.0, round(paid, 6)))
     )
     return _refuse(snapshot, status, "PriceAboveCap", _dear_message(new.instance_id, new.usd_per_hour, cap))
 
@@ -257,7 +257,7 @@ def _dear_message(instance: str, price: float | None, cap: float) -> str:
     return f"Instance {instance} costs {price or 0.0:g} USD/h, above the cap of {cap:g}: raise the cap to accept it."
 
 
-def _with_earlier(status: CloudInstanceStatus, instance: str, usd: float) -> tuple[EarlierInstance, ...]:
+def with_earlier(status: CloudInstanceStatus, instance: str, usd: float) -> tuple[EarlierInstance, ...]:
     """Add the terminated instance. Beyond the limit the oldest entry is dropped, and its cost is kept."""
     rows = (*status.earlier_instances, EarlierInstance(id=instance, usd=usd))
     if len(rows) <= _MAX_EARLIER_INSTANCES:

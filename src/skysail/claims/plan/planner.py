@@ -222,6 +222,7 @@ def _called(snapshot: Snapshot, call: CallResult) -> Plan:
 
 def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
     """Plan after a failed call. Only the errors of the provider contract prove that nothing was created."""
+    snapshot = _with_cost(snapshot, error)
     match error:
         case NoCapacity() if snapshot.object.spec.candidates:
             return candidates.no_capacity(snapshot, error)
@@ -237,6 +238,17 @@ def _failed(snapshot: Snapshot, error: ProviderError) -> Plan:
             )
         case _:
             return _outcome_unknown(snapshot, str(error))
+
+
+def _with_cost(snapshot: Snapshot, error: ProviderError) -> Snapshot:
+    """Add what the failed call has cost to the claim, as an instance that has ended."""
+    if not error.usd:
+        return snapshot
+    claim, launching = snapshot.object, snapshot.object.status.launching
+    call = "failed" if launching is None else f"failed.{launching.nonce}"
+    rows = candidates.with_earlier(claim.status, call, round(error.usd, 6))
+    status = msgspec.structs.replace(claim.status, earlier_instances=rows)
+    return msgspec.structs.replace(snapshot, object=msgspec.structs.replace(claim, status=status))
 
 
 def _refused(snapshot: Snapshot, reason: str, error: ProviderError) -> Plan:

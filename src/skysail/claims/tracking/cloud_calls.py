@@ -195,7 +195,8 @@ class CloudCalls:
         return CallResult(nonce=nonce, instance=instance)
 
     def _failed(self, begun: _Begun, error: ProviderError) -> CallResult:
-        if isinstance(error, (NoCapacity, Throttled, Rejected, Unsupported)):
+        # What has cost money counts as a launch, although there is no instance.
+        if isinstance(error, (NoCapacity, Throttled, Rejected, Unsupported)) and not error.usd:
             self._limiter.undo(begun.claim.spec, begun.launched)
         if not isinstance(error, (NoCapacity, Throttled)):
             return CallResult(nonce=begun.nonce, error=error)

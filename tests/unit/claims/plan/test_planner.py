@@ -177,6 +177,18 @@ def test_transition(before, known, after, acts):
     assert (state_after(made, given_), kinds(made)) == (after, acts)
 
 
+@pytest.mark.parametrize(
+    ("error", "state"), [(Rejected("HandlerNotFound", "No."), "Terminated"), (NoCapacity("No answer."), "Claimed")]
+)
+def test_plan_failed_call_that_cost_money_is_part_of_the_claims_cost(error, state):
+    error.usd = 0.25
+    given_ = snapshot(LAUNCHING, call=called(error=error))
+    made = plan(given_)
+    assert made.status.state == state
+    assert sum(row.usd for row in made.status.earlier_instances) == 0.25
+    assert made.status.usd_total == (0.25 if state == "Terminated" else None)
+
+
 @pytest.mark.parametrize("state", ["Claimed", "Launching"])
 @pytest.mark.parametrize(
     ("known", "reason", "wait"),

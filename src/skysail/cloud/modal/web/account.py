@@ -61,7 +61,7 @@ class WebApps:
             try:
                 claims = (app.tags.claim, *app.tags.earlier)
                 others = tuple(each for each in claims if each != claim)
-                if app.function is None or not others:
+                if app.is_unfinished or not others:
                     await errors.bounded(app.handle.stop.aio(client=client), _STOP_SECONDS, "stop the App")
                 elif claim in claims:
                     # The pod of the newest other claim may be the only one that is ready.

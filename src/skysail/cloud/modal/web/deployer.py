@@ -36,6 +36,8 @@ from skysail.cloud.modal.web.proxy_tokens import ProxyTokens
 from skysail.cloud.web_app import WebApp
 
 _CALL_SECONDS = 30.0
+# A process that ends waits for this.
+_ABANDON_SECONDS = 5.0
 _DEPLOY_SECONDS = 3600.0
 _PROBE_SECONDS = 1200.0
 _STARTUP_SECONDS = 900.0
@@ -83,10 +85,10 @@ class WebDeployer:
         arguments = arguments_module.web_arguments(spec, web, self._prices)
         async with self.lock(arguments.app):
             live = await self._live(spec, arguments)
-            if live is not None and live.tags.revision == arguments.revision:
-                return await self._take_over(live, spec, arguments)
-            if live is None:
-                await self._deploy_new(spec, arguments)
+            if live is None or live.tags.is_unverified:
+                await self._begin(spec, arguments, live)
+            elif live.tags.revision == arguments.revision:
+                await self._take_over(live, spec, arguments)
             else:
                 await self._check(spec, arguments)
                 await self._deploy(spec, arguments, live)
@@ -105,22 +107,27 @@ class WebDeployer:
             )
         return live
 
-    async def _take_over(self, live: DeployedApp, spec: LaunchSpec, arguments: WebArguments) -> Instance:
+    async def _take_over(self, live: DeployedApp, spec: LaunchSpec, arguments: WebArguments) -> None:
         """Scale the App without a deploy, and let this claim pay for it."""
-        assert live.function is not None, "a deployed App has its function"
-        tags = self._tags(spec, arguments, live)
         self._inventory.expect(live, spec.claim)
         try:
-            scaling = live.function.autoscaler.update.aio(
-                min_containers=arguments.web.min_containers, max_containers=arguments.web.max_containers
-            )
-            await errors.bounded(scaling, _CALL_SECONDS, "scale the App")
-            client = await self._connection.client()
-            await errors.bounded(live.handle.set_tags.aio(tags, client=client), _CALL_SECONDS, "tag the App")
+            await self._scale(live, arguments)
+            await self._tag(live, spec, arguments)
         except errors.SDK_ERRORS as error:
             raise errors.of_creation(error) from error
         log.info("app scaled without a deploy", extra={"claim": spec.claim, "app": live.app_id})
-        return await self._deployed(spec, arguments)
+
+    async def _scale(self, live: DeployedApp, arguments: WebArguments) -> None:
+        assert live.function is not None, "a deployed App has its function"
+        scaling = live.function.autoscaler.update.aio(
+            min_containers=arguments.web.min_containers, max_containers=arguments.web.max_containers
+        )
+        await errors.bounded(scaling, _CALL_SECONDS, "scale the App")
+
+    async def _tag(self, live: DeployedApp, spec: LaunchSpec, arguments: WebArguments) -> None:
+        client = await self._connection.client()
+        tagging = live.handle.set_tags.aio(self._tags(spec, arguments, live), client=client)
+        await errors.bounded(tagging, _CALL_SECONDS, "tag the App")
 
     async def _check(self, spec: LaunchSpec, arguments: WebArguments) -> None:
         """Deploy the revision to a second App, ask it, and stop that App. Raises Rejected if it cannot serve."""
@@ -146,11 +153,22 @@ class WebDeployer:
                 with contextlib.suppress(*errors.SDK_ERRORS):
                     await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
 
-    async def _deploy_new(self, spec: LaunchSpec, arguments: WebArguments) -> None:
-        """Deploy a new App, which is no instance before it has answered. Raises Rejected if it cannot serve."""
+    async def _begin(self, spec: LaunchSpec, arguments: WebArguments, unverified: DeployedApp | None) -> None:
+        """Deploy a new App, or go on with one of this revision that was never asked, and ask it.
+
+        It is no instance before it has answered, for no process. Raises Rejected if it cannot serve.
+        """
         with self._checking(arguments.app):
-            await self._deploy(spec, arguments, None)
-            await self._verify(arguments)
+            if unverified is None or unverified.tags.revision != arguments.revision:
+                await self._deploy(spec, arguments, None)
+            made = await self._made(arguments)
+            await self._verify(made)
+            try:
+                if unverified is not None:
+                    await self._scale(made, arguments)
+                await self._tag(made, spec, arguments)
+            except errors.SDK_ERRORS as error:
+                raise OutcomeUnknown(str(errors.of_read(error))) from error
 
     @contextlib.contextmanager
     def _checking(self, name: str) -> Iterator[None]:
@@ -163,15 +181,20 @@ class WebDeployer:
     async def _deploy(self, spec: LaunchSpec, arguments: WebArguments, live: DeployedApp | None) -> None:
         self.progress(spec.claim, "image", f"Modal prepares image {arguments.image}.")
         tags = self._tags(spec, arguments, live)
-        if live is not None:
+        if live is None:
+            tags = tags_module.as_unverified(tags)
+        else:
             self._inventory.expect(live, spec.claim)
         await self._call_deploy(arguments, arguments.app, arguments.web, tags, spec)
 
-    async def _verify(self, arguments: WebArguments) -> None:
+    async def _verify(self, made: DeployedApp) -> None:
         """Ask a new App. Stop it if it cannot serve, and raise Rejected."""
-        made = await self._made(arguments)
         try:
             await self._probe(made.url)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProviderError, *errors.SDK_ERRORS):
+                await errors.bounded(self._abandon(made), _ABANDON_SECONDS, "stop the App")
+            raise
         except ProviderError as error:
             client = await self._connection.client()
             try:
@@ -181,6 +204,12 @@ class WebDeployer:
             if isinstance(error, Rejected):
                 raise
             raise NoCapacity(str(error)) from error
+
+    async def _abandon(self, made: DeployedApp) -> None:
+        """Stop an App that nobody waits for any more, unless another process has asked it meanwhile."""
+        found = await self._inventory.named(made.name)
+        if found is not None and found.tags == made.tags:
+            await found.handle.stop.aio(client=await self._connection.client())
 
     async def _deployed(self, spec: LaunchSpec, arguments: WebArguments) -> Instance:
         made = await self._made(arguments)
@@ -214,9 +243,12 @@ class WebDeployer:
         await probe_module.probe(url, await self._tokens.headers(), _PROBE_SECONDS)
 
     def _tags(self, spec: LaunchSpec, arguments: WebArguments, live: DeployedApp | None) -> dict[str, str]:
+        created = self._now()
+        if live is not None and live.tags.claim == spec.claim and not live.tags.is_returned:
+            created = live.tags.created  # the claim pays since then
         tags = tags_module.encode(
             spec,
-            created=self._now(),
+            created=created,
             usd_per_hour=arguments.usd_per_hour,
             max_containers=arguments.web.max_containers,
             revision=arguments.revision,

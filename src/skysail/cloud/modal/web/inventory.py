@@ -67,6 +67,11 @@ class DeployedApp(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return self.handle.name or ""
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether the App serves no claim: its first deploy has not ended, or it was never asked."""
+        return self.function is None or self.tags.is_unverified
+
 
 class WebInventory:
     """Web Apps of one cluster."""
@@ -250,8 +255,8 @@ class WebInventory:
         """Return the instance of the claim that pays, and those of earlier claims."""
         if app.tags.cluster != self._cluster or app.name in self.checking:
             return []
-        if app.function is None:
-            # A deploy that was never finished belongs to no claim: the orphan collector ends it.
+        if app.is_unfinished:
+            # Belongs to no claim: its claim launches again, or else the orphan collector ends the App.
             return [_instance(app, f"unfinished.{app.tags.claim}")]
         await self._sample(app)
         return [_instance(app, claim) for claim in (app.tags.claim, *app.tags.earlier)]

@@ -3,7 +3,8 @@
 An App outlives its claims: an update, a new scale or a new day is a new claim for the same App. The tag `claim` names
 the claim that pays for it. Earlier claims that were not terminated yet stay in the tags `was-N`, so that their
 instances are listed, free of charge, until their pods are gone. The tag `returned` marks an App that went back to an
-earlier claim, so that no process takes the tag `created` for the begin of its costs.
+earlier claim, so that no process takes the tag `created` for the begin of its costs. The tag `unverified` marks a new
+App until it has answered: no process takes it for one that serves.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _CLUSTER_LENGTH = 8
 _DIGEST_LENGTH = 16
 _MAX_EARLIER = 8
 _RETURNED = "returned"
+_UNVERIFIED = "unverified"
 _CHECK = "-check"
 # A claim of this name never exists, so the orphan collector ends a check that was left over.
 _CHECK_CLAIM = "check."
@@ -38,6 +40,7 @@ class WebTags(msgspec.Struct, frozen=True, kw_only=True):
     """Tags of a web App. A foreign one has an empty `claim` and `cluster`. `usd_per_hour` is that of one container.
 
     `is_returned`: a newer claim had the App, and `created` is its time.
+    `is_unverified`: the App has never answered. It has no earlier claims.
     """
 
     claim: str = ""
@@ -48,6 +51,7 @@ class WebTags(msgspec.Struct, frozen=True, kw_only=True):
     revision: str = ""
     earlier: tuple[str, ...] = ()
     is_returned: bool = False
+    is_unverified: bool = False
 
 
 def prefix(cluster: str) -> str:
@@ -107,6 +111,10 @@ def with_earlier(tags: Mapping[str, str], claims: tuple[str, ...]) -> dict[str, 
     return {**kept, **{f"was-{number}": claim for number, claim in enumerate(claims[:_MAX_EARLIER])}}
 
 
+def as_unverified(tags: Mapping[str, str]) -> dict[str, str]:
+    return {**tags, _UNVERIFIED: "true"}
+
+
 def with_claims(tags: Mapping[str, str], claims: tuple[str, ...]) -> dict[str, str]:
     """Return the tags with these claims, newest first. The newest one pays."""
     returned = {} if claims[0] == tags["claim"] else {_RETURNED: "true"}
@@ -127,6 +135,7 @@ def decode(tags: Mapping[str, str]) -> WebTags:
         revision=tags.get("revision", ""),
         earlier=tuple(tags[name] for name in earlier),
         is_returned=_RETURNED in tags,
+        is_unverified=_UNVERIFIED in tags,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import ssl
 from pathlib import Path
@@ -11,6 +12,7 @@ import aiohttp
 import modal
 import pytest
 
+from skysail.claims.orphan_collector import orphans
 from skysail.cloud.account import LaunchSpec, Member
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.modal.account import ModalAccount
@@ -22,7 +24,7 @@ from skysail.runtimes import handler_server
 from tests.support.modal import IMAGE, PYTHON_IMAGE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.support.modal import StandInHarness
 
@@ -172,7 +174,8 @@ async def test_throttled_read_after_a_deploy_is_an_unknown_outcome(cloud: StandI
     with pytest.raises(OutcomeUnknown):
         await account.create(launch("c1"))
     cloud.faults.clear()
-    assert {row.claim for row in (await account.list()).instances} == {"c1"}
+    # Nobody has asked the App whether it serves.
+    assert {row.claim for row in (await account.list()).instances} == {"unfinished.c1"}
     made = await account.create(launch("c1"))
     # The last listing of a take-over fails, too.
     cloud.inject(Fault(rpc="AppList", kind="exhausted", skip=1))
@@ -268,6 +271,133 @@ async def test_create_new_app_cannot_serve_was_never_an_instance(
         await account.create(launch("c1"))
     assert (await account.list()).instances == ()
     assert live_apps(cloud) == 0
+
+
+BROKEN = "import no_such_module\n"
+
+
+async def begin(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch, how: str, spec: LaunchSpec
+) -> None:
+    """Deploy a new App whose process ends before the App has answered, or loses the answer of the deploy."""
+    if how == "lost reply":
+        # The SDK repeats the call.
+        cloud.inject(Fault(rpc="AppPublish", kind="lost-reply", times=4))
+        with pytest.raises(OutcomeUnknown):
+            await account.create(spec)
+    else:
+        # A process that dies stops nothing.
+        cloud.inject(Fault(rpc="AppStop", kind="exhausted", times=None))
+        await cancel_probe(account, monkeypatch, spec)
+    cloud.faults.clear()
+    assert live_apps(cloud) == 1
+
+
+async def cancel_probe(
+    account: ModalAccount,
+    monkeypatch: pytest.MonkeyPatch,
+    spec: LaunchSpec,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    asked = asyncio.Event()
+
+    async def probe(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deployer.probe_module, "probe", probe)
+        creating = asyncio.create_task(account.create(spec))
+        await asked.wait()
+    if meanwhile is not None:
+        await meanwhile()
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+
+
+@pytest.mark.parametrize("how", ["end of the process", "lost reply"])
+async def test_create_new_app_was_never_asked_is_not_taken_for_one_that_serves(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    await begin(cloud, account, monkeypatch, how, launch("c1", code=BROKEN))
+    restarted = open_account(cloud)
+    try:
+        assert {row.claim for row in (await restarted.list()).instances} == {"unfinished.c1"}
+        with pytest.raises(Rejected) as error:
+            await restarted.create(launch("c1", code=BROKEN))
+        assert error.value.reason == "HandlerNotFound"
+    finally:
+        await restarted.close()
+    assert live_apps(cloud) == 0
+
+
+async def test_create_new_app_was_never_asked_is_asked_and_not_deployed_again(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    await begin(cloud, account, monkeypatch, "end of the process", launch("c1"))
+    (unfinished,) = (await account.list()).instances
+    deploys = cloud.stand_in.log.counts()["AppPublish"]
+    restarted = open_account(cloud)
+    try:
+        made = await restarted.create(launch("c1"))
+        assert (made.claim, made.app, made.created) == ("c1", unfinished.app, unfinished.created)
+        assert cloud.stand_in.log.counts()["AppPublish"] == deploys
+        with pytest.raises(Gone):
+            await restarted.terminate(unfinished.id, 0)
+        assert (await call(cloud, restarted, made.id))["x"] == "1"
+        await restarted.terminate(made.id, 0)
+    finally:
+        await restarted.close()
+
+
+async def test_create_app_before_was_never_asked_is_no_last_good_revision(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    await begin(cloud, account, monkeypatch, "end of the process", launch("c1", code=BROKEN))
+    with pytest.raises(Rejected):
+        await account.create(launch("c2", handler="app.missing"))
+    assert live_apps(cloud) == 0
+    await begin(cloud, account, monkeypatch, "end of the process", launch("c1", code=BROKEN))
+    made = await account.create(launch("c2"))
+    rows = (await account.list()).instances
+    assert {row.claim for row in rows if row.state != "ended"} == {"c2"}
+    await account.terminate(made.id, 0)
+    assert live_apps(cloud) == 0
+
+
+async def test_terminate_app_that_was_never_asked_stops_it(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    """The orphan collector ends an instance whose claim does not exist."""
+    await begin(cloud, account, monkeypatch, "end of the process", launch("c1", code=BROKEN))
+    (orphan,) = orphans((await account.list()).instances, CLUSTER, lambda claim: claim == "c1")
+    await account.terminate(orphan.id, 0)
+    assert live_apps(cloud) == 0
+
+
+async def test_create_new_app_is_cancelled_stops_it(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody else would end the App of a deleted object before the orphan collector does."""
+    await cancel_probe(account, monkeypatch, launch("c1"))
+    assert live_apps(cloud) == 0
+    assert (await account.list()).instances == ()
+
+
+async def test_create_new_app_is_cancelled_after_another_process_asked_it_leaves_it(
+    cloud: StandInHarness, account: ModalAccount, monkeypatch: pytest.MonkeyPatch
+):
+    other = open_account(cloud)
+
+    async def meanwhile() -> None:
+        await other.create(launch("c1"))
+
+    try:
+        await cancel_probe(account, monkeypatch, launch("c1"), meanwhile)
+        assert {row.claim for row in (await other.list()).instances} == {"c1"}
+    finally:
+        await other.close()
 
 
 def launch(  # noqa: PLR0913 (each for some test)

@@ -46,7 +46,7 @@ test-security-all: build ## the same with every row of every table; a quarter of
 	$(BIN)/python -m scripts.run_tests -n 2 --dist loadfile tests/security
 
 .PHONY: test-crashes
-test-crashes: build ## crash at every effect, simulated and on the real control plane; more than an hour on two cores
+test-crashes: build ## tests/fault_injection: a crash at every effect, also of budgets and gangs, simulated and real; more than an hour
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/fault_injection
 
 .PHONY: test-launches

@@ -504,3 +504,40 @@ class OpenGangs(Gangs):
             await session.close()
         with pytest.raises(Gone):
             await customer.cloud.exec(made.id, ("hostname",), stdin=False, tty=False, rank=2)
+
+    async def test_a_visitor_hears_and_speaks_to_the_rank_that_is_named(self, customer: AccountHarness):
+        script = (
+            "import os, sys\nprint('before', flush=True)\n"
+            "for line in sys.stdin: print('rank', os.environ['RANK'], 'got', line, flush=True)"
+        )
+        spec = customer.gang(script, script)
+        members = tuple(replace(member, container=replace(member.container, stdin=True)) for member in spec.members)
+        made = await customer.running(replace(spec, members=members))
+        for number in range(2):
+            await hear(customer.cloud.output(made.id, rank=number), "before")
+            session = await customer.cloud.attach(made.id, stdin=True, rank=number)
+            output = session.output()
+            await session.write(b"ahoy\n")
+            assert f"rank {number} got ahoy" in await hear(output, "got ahoy")
+            await session.close()
+        with pytest.raises(Gone):
+            await customer.cloud.attach(made.id, stdin=False, rank=2)
+
+    async def test_a_port_of_the_rank_that_is_named_answers(self, customer: AccountHarness):
+        script = (
+            "import os, socket, time\n"
+            "s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
+            "c, _ = s.accept(); c.sendall(b'rank ' + os.environ['RANK'].encode()); c.close(); time.sleep(3600)"
+        )
+        made = await customer.running(customer.gang(script, script))
+        for number in range(2):
+            port = int(await hear(customer.cloud.output(made.id, rank=number), "\n"))
+            port_connection = await customer.cloud.dial(made.id, port, rank=number)
+            heard = b""
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while data := await port_connection.read():
+                    heard += data
+            await port_connection.close()
+            assert heard == f"rank {number}".encode()
+        with pytest.raises(Gone):
+            await customer.cloud.dial(made.id, port, rank=2)

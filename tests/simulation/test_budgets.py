@@ -10,7 +10,7 @@ import pytest
 from skysail.base.timestamps import from_seconds
 from skysail.cloud.simulated import billing
 from tests.simulation import runner
-from tests.simulation.budgets import SCENARIOS, reference
+from tests.simulation.budgets import SCENARIOS, broken_without_operator, reference
 from tests.simulation.faults import InjectedFault
 from tests.simulation.offload import CLUSTER
 from tests.simulation.spending import billed
@@ -94,3 +94,12 @@ def test_budget_story_with_trouble_breaks_no_rule(name: str, what: str, court: C
         verdict = court.check(SCENARIOS[name], expected, InjectedFault("effect", at, what))
         assert verdict.outcome is not None, verdict.wrong
         assert (at, verdict.outcome.errors, verdict.outcome.bill.wrong) == (at, [], [])
+
+
+def test_budget_operator_dead_for_good_instances_end_with_their_reserve(court: Checker) -> None:
+    """The cloud ends what no operator can."""
+    name = "shared until used up"
+    for at in range(1, len(reference(name).effects) + 1, _STEP):
+        verdict = court.check(SCENARIOS[name], reference(name), InjectedFault("effect", at, "death"))
+        assert verdict.outcome is not None, verdict.wrong
+        assert (at, broken_without_operator(verdict.outcome), verdict.outcome.bill.unended) == (at, [], [])

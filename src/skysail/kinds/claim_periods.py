@@ -44,6 +44,6 @@ def _deadline(pod: Pod) -> datetime | None:
     """Return when the claim of the pod ends at the latest, or None if that is not known."""
     try:
         found = datetime.fromisoformat((pod.metadata.annotations or {}).get(Annotation.DEADLINE, ""))
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -239,18 +239,27 @@ def test_stopping_one_rank_deletes_the_claim_of_all():
     run_virtual(test)
 
 
-def test_a_command_goes_to_the_rank_of_its_pod():
+@pytest.mark.parametrize("rank", range(2))
+def test_a_visitor_goes_to_the_rank_of_its_pod(rank):
     async def test() -> None:
         gang = Gang()
-        ranks = []
+        visits = []
 
         async def exec_(instance, command, *, stdin, tty, rank=0):
-            ranks.append(rank)
+            visits.append(("exec", instance, rank))
 
-        gang.cloud.exec = exec_
+        async def attach(instance, *, stdin, rank=0):
+            visits.append(("attach", instance, rank))
+
+        async def dial(instance, port, *, rank=0):
+            visits.append(("dial", instance, rank))
+
+        gang.cloud.exec, gang.cloud.attach, gang.cloud.dial = exec_, attach, dial
         gang.claims.put(claim("Running", of=SPEC, instance_id="i-1"))
-        await gang.provider.exec(RUNS[1], ("ls",), stdin=False, tty=False)
-        assert ranks == [1]
+        await gang.provider.exec(RUNS[rank], ("ls",), stdin=False, tty=False)
+        await gang.provider.attach(RUNS[rank], stdin=True)
+        await gang.provider.connect(RUNS[rank].pod, 80)
+        assert visits == [("exec", "i-1", rank), ("attach", "i-1", rank), ("dial", "i-1", rank)]
 
     run_virtual(test)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from skysail.cloud.offers import Offer, OfferQuery, describe, rank
 
@@ -53,6 +54,38 @@ def test_rank_offer_that_does_not_fit_names_the_reason(query, reason):
 def test_rank_offer_out_of_stock_is_refused():
     gone = Offer(provider="runpod", gpu_type="T4", gpu_memory=16, usd_per_hour=0.1, stock="None")
     assert rank([gone], OfferQuery(gpu_count=1)).refused[0].reason == "is out of stock"
+
+
+@pytest.mark.parametrize(
+    ("offered", "asked", "reason"),
+    [
+        (("12.4",), ("12.4",), ""),
+        (("12.4", "12.8"), ("12.1", "12.8"), ""),
+        ((), ("12.4",), ""),
+        (("12.4",), (), ""),
+        (("12.4",), ("12.8",), "has CUDA 12.4, not 12.8"),
+        (("12.1", "12.4"), ("12.6", "12.8"), "has CUDA 12.1, 12.4, not 12.6 or 12.8"),
+    ],
+)
+def test_rank_offer_fits_if_it_has_one_of_the_cuda_versions(offered, asked, reason):
+    ranking = rank([replace(A40, cuda_versions=offered)], OfferQuery(gpu_count=1, cuda_versions=asked))
+    assert [refused.reason for refused in ranking.refused] == ([reason] if reason else [])
+    assert len(ranking.candidates) == (not reason)
+
+
+@pytest.mark.parametrize(
+    ("regions", "reason"),
+    [(("us",), ""), (("eu", "us"), ""), (("eu",), "is not in eu"), (("eu", "asia"), "is not in eu or asia")],
+)
+def test_rank_offer_outside_the_regions_names_them(regions, reason):
+    ranking = rank([L4], OfferQuery(gpu_count=1, regions=regions))
+    assert [refused.reason for refused in ranking.refused] == ([reason] if reason else [])
+
+
+@pytest.mark.parametrize("price", [0.0, -1.0])
+def test_rank_offer_without_a_price_is_refused(price):
+    (refused,) = rank([replace(A40, usd_per_hour=price)], OfferQuery(gpu_count=1)).refused
+    assert (refused.reason, refused.is_price) == ("has no price", False)
 
 
 def test_rank_prefers_better_stock_then_memory_at_the_same_price():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-import msgspec
-
+from skysail.base import untrusted_json
 from skysail.base.names import Annotation, Label
+from skysail.base.untrusted_json import InvalidJson
 from skysail.kinds.training.api.training_job import LatestCheckpoint
 from skysail.kube.api import workloads
 from skysail.kube.api.objects import Object
@@ -53,10 +53,10 @@ class Job(workloads.Job, frozen=True, gc=False):
 
         Returns None if the annotation is invalid, because users can edit it.
         """
-        text = (self.metadata.annotations or {}).get(Annotation.RESUMED_FROM, "null")
+        text = (self.metadata.annotations or {}).get(Annotation.RESUMED_FROM, "")
         try:
-            return msgspec.json.decode(text, type=LatestCheckpoint | None)
-        except msgspec.DecodeError:
+            return untrusted_json.decode(text, LatestCheckpoint) if text else None
+        except InvalidJson:
             return None
 
     @property

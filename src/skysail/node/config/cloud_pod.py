@@ -6,12 +6,15 @@ volume becomes a volume of the cloud, and it resumes only from a checkpoint that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
 
+from skysail.base import untrusted_json
 from skysail.base.names import Annotation
+from skysail.base.untrusted_json import InvalidJson
 from skysail.claims.requirements.machine_size import INJECTED_CONTAINERS
 from skysail.cloud.checkpoint_volumes import volume_id
 from skysail.node.config import container_overrides
@@ -24,6 +27,8 @@ _SERVER_VARIABLES = "KUBEFLOW_TRAINER_SERVER_"
 _CHECKPOINTS = "checkpoints"
 _RESUME_FROM, _RESUME_STEP = "RESUME_FROM", "RESUME_STEP"
 _KATIB_COLLECTOR = "metrics-logger-and-collector"
+# The UID becomes a part of names and of paths at clouds.
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
 
 class CloudCheckpoint(msgspec.Struct, frozen=True):
@@ -72,7 +77,7 @@ def _without_injected(pod: Pod) -> Pod:
 def _as_training(pod: Pod, provider: str) -> Pod:
     """Return the pod of a TrainingJob with the cloud's volume and checkpoint. Other pods are returned unchanged."""
     annotations = pod.metadata.annotations or {}
-    uid, pod = annotations.get(Annotation.CHECKPOINT_VOLUME, ""), without_volumes(pod, {_TOKEN_VOLUME})
+    uid, pod = _uid(annotations.get(Annotation.CHECKPOINT_VOLUME, "")), without_volumes(pod, {_TOKEN_VOLUME})
     checkpoint = _checkpoint(annotations.get(Annotation.CLOUD_CHECKPOINT, ""))
     is_here = checkpoint is not None and checkpoint.provider == provider
     containers = tuple(
@@ -99,9 +104,14 @@ def _env(env: tuple[EnvVar, ...], checkpoint: CloudCheckpoint | None, *, has_vol
     return tuple(kept)
 
 
+def _uid(text: str) -> str:
+    """Return the UID of the annotation. Returns an empty string if it is malformed: tenants can write it."""
+    return text if _UID.fullmatch(text) else ""
+
+
 def _checkpoint(text: str) -> CloudCheckpoint | None:
     """Return the checkpoint of the annotation. Returns None if it is missing or malformed: tenants can write it."""
     try:
-        return msgspec.json.decode(text, type=CloudCheckpoint) if text else None
-    except msgspec.MsgspecError:
+        return untrusted_json.decode(text, CloudCheckpoint) if text else None
+    except InvalidJson:
         return None

@@ -378,7 +378,17 @@ def test_app_gets_a_new_claim_before_the_last_one_ends(seconds: int, age: int, p
     assert planner.plan(replaced).requeue_after is None
 
 
-@pytest.mark.parametrize("written", ["", "soon", "0001-01-01T00:00:00", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "soon",
+        "0001-01-01T00:00:00",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59Z",
+        "9999-12-31T23:59:59-23:59",
+    ],
+)
 def test_app_deadline_that_makes_no_sense_ends_nothing_early(written: str):
     found = deployed_app(period=0, pod_period=0, age=10, seconds=86400)
     (one,) = found.pods

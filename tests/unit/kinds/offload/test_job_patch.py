@@ -69,6 +69,18 @@ def test_admit_job_of_excluded_owner_is_left_alone():
     assert job_patch.admit_job(frozenset({"Trial"}))(manifest, None).patch == ()
 
 
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [(ASK, {"/spec/template/metadata": {"annotations": ASK}}), ({}, {})],
+    ids=["asks", "plain"],
+)
+def test_admit_job_of_job_set_copies_its_own_annotations_only(annotations, expected):
+    """The owners of the Job are read when its pods are placed, so a request on the TrainJob need not be copied."""
+    manifest = job(annotations, restart_policy="OnFailure")
+    manifest["metadata"]["ownerReferences"] = [{"kind": "JobSet", "name": "t", "controller": True}]
+    assert values(admit(manifest, None)) == expected
+
+
 def test_admit_cron_job_copies_annotations_to_pods():
     cron_job = {"metadata": {"annotations": ASK}, "spec": {"jobTemplate": {"spec": job()["spec"]}}}
     patch = values(job_patch.admit_cron_job(cron_job, None))

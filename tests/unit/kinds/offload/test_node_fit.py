@@ -2,6 +2,7 @@
 
 import pytest
 
+from skysail.base.settings import Settings
 from skysail.kinds.offload.plan import node_fit
 from tests.unit.kinds.offload.samples import NODES, pod
 
@@ -68,6 +69,11 @@ def test_tolerates_taint_of_node(toleration, expected):
 
 
 def test_no_node_of_ours_uses_the_key_of_the_runpod_kubelet():
-    for settings in NODES.values():
+    nodes = Settings().nodes
+    assert {name: settings.taint for name, settings in nodes.items()} == {
+        "modal.com": "modal-operator.io/virtual=true:NoSchedule",
+        "runpod-virtual-node": "runpod.io/virtual=true:NoSchedule",
+    }
+    for settings in nodes.values():
         assert node_fit.taint_of(settings)["key"] != node_fit.LEGACY_PROVIDER
         assert node_fit.LEGACY_PROVIDER not in settings.labels

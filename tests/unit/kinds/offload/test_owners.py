@@ -4,6 +4,8 @@ import pytest
 
 from skysail.kinds.offload.objects import Pod
 from skysail.kinds.offload.owners import OwnerLookup
+from skysail.kinds.offload.plan.facts import placement_facts
+from skysail.kinds.offload.plan.placement import Place, decide
 from skysail.kube.api.objects import Meta, OwnerReference
 from skysail.kube.api.resources import DEPLOYMENT, JOB, Resource
 from skysail.kube.client.client import Client
@@ -12,6 +14,7 @@ from tests.contract.api_dsl import Api
 from tests.simulation.api import ApiModel
 from tests.simulation.world import World
 from tests.support import virtual_time
+from tests.unit.kinds.offload.samples import gpu_pod, observation
 
 CRON_JOB = Resource("batch", "v1", "cronjobs", "CronJob")
 REPLICA_SET = Resource("apps", "v1", "replicasets", "ReplicaSet")
@@ -109,6 +112,35 @@ def test_find_train_job_asks_by_runtime_or_variable(spec, expected):
         found = await cluster.find(job_set)
         assert [owner.kind for owner in found] == ["JobSet", "TrainJob"]
         assert found[1].annotations.get("modal.com/enabled") == expected
+
+    virtual_time.run(play())
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "expected"),
+    [
+        ({"skysail.dev/offload": "modal"}, {}, ("modal.com", {"skysail.dev/offload": "modal"})),
+        ({"skysail.dev/offload": "runpod"}, {}, ("runpod-virtual-node", {"skysail.dev/offload": "runpod"})),
+        (
+            {"skysail.dev/offload": "cheapest", "runpod.io/required-gpu-memory": "24", "team": "a"},
+            {},
+            ("runpod-virtual-node", {"skysail.dev/offload": "cheapest", "runpod.io/required-gpu-memory": "24"}),
+        ),
+        ({}, {"runtimeRef": {"name": "modal-pytorch-runtime"}}, ("modal.com", {"modal.com/enabled": "true"})),
+    ],
+)
+def test_find_request_of_train_job_reaches_the_pod_through_job_set_and_job(annotations, spec, expected):
+    async def play():
+        cluster = Cluster()
+        train_job = await cluster.create(TRAIN_JOB, "t", spec=spec, annotations=annotations)
+        job_set = await cluster.create(JOB_SET, "t", train_job, {"replicatedJobs": [{"name": "node", "replicas": 1}]})
+        job = await cluster.create(JOB, "t-node-0", job_set, {"completionMode": "Indexed", "parallelism": 1})
+        found = await cluster.find(job)
+        assert [owner.kind for owner in found] == ["Job", "JobSet", "TrainJob"]
+        for stage in ("admission", "overflow"):
+            placed = decide(placement_facts(observation(gpu_pod(), stage=stage, owners=found)))
+            assert isinstance(placed, Place), placed
+            assert (placed.node, placed.annotations) == expected
 
     virtual_time.run(play())
 

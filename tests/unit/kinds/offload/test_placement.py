@@ -1,5 +1,8 @@
 """Every branch of the decision table: who asks, policy, offers, GPU, pending, gang, scheduler, stage."""
 
+import sys
+from types import CodeType, FunctionType
+
 import pytest
 from msgspec.structs import replace
 
@@ -166,6 +169,13 @@ TABLE = {
             as_gang(replace(ASKED, request=replace(ASKED.request, gpus=GpuRequest("H100", 8)))), gang_limits=LIMITS
         ),
         "place modal.com asked",
+    ),
+    "asks, gang without GPUs, cloud runs gangs on whole GPU nodes": (
+        with_options(
+            as_gang(replace(ASKED, request=replace(ASKED.request, gpus=None))),
+            replace(MODAL, offers=(Offer(provider="modal", usd_per_hour=0.1),), gang_limits=LIMITS),
+        ),
+        "refuse GangNotOffloaded",
     ),
     "asks, replicas without a private network": (
         with_options(replace(ASKED, request=replace(ASKED.request, replicas=2)), has_private_network=False),
@@ -408,3 +418,32 @@ def test_table_covers_every_rule_and_decision():
     assert {type(decision) for decision in found} == {Place, Wait, Leave, Refuse}
     assert {decision.rule for decision in found if isinstance(decision, Place)} == set(Rule)
     assert placement.rule_of(PLAIN) is None
+
+
+def test_table_executes_every_line_of_the_decision():
+    executed = set()
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != placement.__file__:
+            return None
+        if event == "line":
+            executed.add(frame.f_lineno)
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for facts, _ in TABLE.values():
+            decide(facts)
+    finally:
+        sys.settrace(previous)
+    functions = [found for found in vars(placement).values() if isinstance(found, FunctionType)]
+    lines = {line for found in functions if found.__module__ == placement.__name__ for line in lines_of(found.__code__)}
+    assert lines
+    assert sorted(lines - executed) == []
+
+
+def lines_of(code):
+    """Return the lines of a function's body, also of the functions and comprehensions inside it."""
+    own = {line for _, _, line in code.co_lines() if line not in {None, code.co_firstlineno}}
+    return own.union(*(lines_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)))

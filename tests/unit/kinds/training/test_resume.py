@@ -39,6 +39,16 @@ def test_a_checkpoint_that_came_after_the_jobs_were_made_is_not_where_they_began
     assert began_at(of, made, pod(0, number=1), pod(1, number=1)) == resume
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["", "null", "x", "{}", '{"x":' + "[" * 100_000 + "]" * 100_000 + "}", "\ud800"],
+    ids=["empty", "null", "no JSON", "no path", "nested", "not UTF-8"],
+)
+def test_a_forged_checkpoint_of_a_job_counts_as_none(written):
+    of = job(checkpointDir="/checkpoints", status=status(attempt(0, "Suspended"), checkpoint=NEW))
+    assert began_at(of, child(of, number=1, annotations={ANNOTATION: written}), pod(0, number=1)) is None
+
+
 HERE = {"checkpointDir": "/checkpoints"}
 MOVED = [
     ("the folder was changed", {"checkpointDir": "/elsewhere"}, NEW),

@@ -49,7 +49,9 @@ class Scene:
         ({"annotations": MANAGED}, 1),
         ({"labels": MANAGED}, 1),
         ({"annotations": MANAGED, "labels": MANAGED}, 1),
-        ({"annotations": {"runpod.io/managed": "false"}, "labels": {"other": "true"}}, 0),
+        ({"annotations": {"runpod.io/managed": "True"}}, 1),
+        ({"annotations": {"runpod.io/managed": "false"}, "labels": MANAGED}, 0),
+        ({"annotations": {"runpod.io/managed": "yes"}, "labels": {"other": "true"}}, 0),
         ({}, 0),
     ],
 )

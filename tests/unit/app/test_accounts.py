@@ -13,7 +13,7 @@ from skysail.app.accounts import Accounts, RealCloud, is_simulated
 from skysail.app.credentials import CredentialFields, CredentialReader
 from skysail.base.settings import Settings
 from skysail.cloud.modal.account import ModalAccount
-from skysail.cloud.runpod.account import RunPodAccount
+from skysail.cloud.runpod.account import KEY_FIELD, RunPodAccount
 from skysail.cloud.runpod.client import Endpoint
 from skysail.cloud.simulated.account import SimulatedAccount
 from skysail.cloud.simulated.http.client import RemoteAccount
@@ -44,14 +44,17 @@ class Account:
 
 
 class Secrets:
-    def __init__(self) -> None:
+    """One Secret of namespace ours."""
+
+    def __init__(self, name: str = FIELDS.secret) -> None:
         self.data: dict[str, bytes] | None = None
         self.is_down = False
+        self._name = name
 
-    async def get(self, _resource: Any, _namespace: str, _name: str, kind: type[Any]) -> Any:
+    async def get(self, _resource: Any, namespace: str, name: str, kind: type[Any]) -> Any:
         if self.is_down:
             raise KubeError("timeout")
-        if self.data is None:
+        if self.data is None or (namespace, name) != ("ours", self._name):
             raise NotFound(404, "NotFound", "no such secret")
         return msgspec.convert({"data": self.data}, kind)
 
@@ -114,6 +117,20 @@ async def test_account_of_modal_is_real_unless_its_server_is_on_this_machine(mon
     account = ModalAccount({"token_id": "i", "token_secret": "s"}, cluster="c")
     assert accounts.kind_of(account) == want
     await account.close()
+
+
+@pytest.mark.parametrize("name", ["RUNPOD_KEY", "RUNPOD_API_KEY"])
+async def test_runpod_fields_with_a_variable_give_the_key(name):
+    reader = CredentialReader(Secrets(), "ours", {name: "rpa_1"})  # type: ignore[arg-type]
+    assert await reader.read(accounts._runpod_fields(Settings())) == {KEY_FIELD: "rpa_1"}
+
+
+@pytest.mark.parametrize("name", ["RUNPOD_KEY", "RUNPOD_API_KEY", "api-key"])
+async def test_runpod_fields_with_a_key_of_the_secret_give_the_key_before_variables(name):
+    secrets = Secrets(name="runpod-controller-secrets")
+    secrets.data = {name: b"rpa_1\n"}
+    reader = CredentialReader(secrets, "ours", {"RUNPOD_API_KEY": "rpa_2"})  # type: ignore[arg-type]
+    assert await reader.read(accounts._runpod_fields(Settings())) == {KEY_FIELD: "rpa_1"}
 
 
 async def test_cloud_without_credentials_has_no_account_in_a_cluster(tmp_path):

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from skysail.base.names import Annotation, Label
+from skysail.base.names import Annotation
 from skysail.claims.gangs import GangRef
 from skysail.claims.limits.offload_policy import OffloadPolicy
+from skysail.claims.requirements.annotation_reader import AnnotationReader
 from skysail.claims.requirements.cost_cap import CostCap
 from skysail.cloud.errors import OutcomeUnknown
 from skysail.cloud.offers import OfferList
@@ -196,6 +197,6 @@ class PlacementObserver:
         }
         jobs = [job for identity in waiting for job in self._caches.jobs.by("uid", identity)]
         return sum(
-            "true" in {job.annotations.get(Annotation.RUNPOD_MANAGED), job.labels.get(Label.RUNPOD_MANAGED)}
+            AnnotationReader(job.annotations, job.labels).is_true(Annotation.RUNPOD_MANAGED, or_label=True)
             for job in jobs
         )

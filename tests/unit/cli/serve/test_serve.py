@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import tarfile
 
@@ -321,14 +322,38 @@ def _inputs(*rows) -> bytes:
                 ]
             },
         ),
-        (_inputs(("x", "FP32", [-1, 3, 224, 224])), None),
-        (b'{"inputs": []}', None),
-        (b"<html>", None),
     ],
 )
 def test_example_is_a_request_for_the_inputs(metadata, data):
     found = example_request.example(metadata)
-    assert (None if found is None else json.loads(found)) == data
+    assert (json.loads(found.data), found.program) == (data, "")
+
+
+def test_example_for_large_inputs_writes_zeros_of_their_shapes(tmp_path):
+    metadata = _inputs(('x\'s $HOME "0"', "FP32", [-1, 3, 9, 9]), ("b", "BOOL", [70]), ("s", "BYTES", [1]))
+    write, ask = example_request.instructions(example_request.example(metadata), "net -n ml")
+    assert ask == "Ask it:   skysail predict net -n ml -d @request.json"
+    subprocess.run(["sh", "-c", write.partition(": ")[2]], cwd=tmp_path, check=True)
+    assert json.loads((tmp_path / "request.json").read_text()) == {
+        "inputs": [
+            {"name": 'x\'s $HOME "0"', "datatype": "FP32", "shape": [1, 3, 9, 9], "data": [0.0] * 243},
+            {"name": "b", "datatype": "BOOL", "shape": [70], "data": [False] * 70},
+            {"name": "s", "datatype": "BYTES", "shape": [1], "data": [""]},
+        ]
+    }
+
+
+@pytest.mark.parametrize("metadata", [b'{"inputs": []}', b"<html>"])
+def test_example_for_unknown_inputs_says_that_they_are_unknown(metadata):
+    unknown, ask = example_request.instructions(example_request.example(metadata), "net -n ml")
+    assert unknown.startswith("The server does not describe the model's inputs: write a request as JSON")
+    assert ask == "Ask it:   skysail predict net -n ml -d @request.json"
+
+
+def test_example_is_quoted_for_the_shell():
+    data = example_request.example(_inputs(("it's", "FP32", [1]))).data
+    (line,) = example_request.instructions(example_request.Example(data=data), "net -n ml")
+    assert shlex.split(line)[-1] == data
 
 
 def _failed(generation: int) -> list[dict]:

@@ -203,6 +203,7 @@ class FullVolume:
     def __init__(self, removed: str) -> None:
         self.removed = removed
         self.commands: list[str] = []
+        self.deleted: list[str] = []
         self.received = b""
 
     async def create(self, resource, manifest, type_):
@@ -216,7 +217,7 @@ class FullVolume:
         )
 
     async def delete(self, resource, item, type_):
-        return None
+        self.deleted.append(item.metadata.name)
 
     async def run(self, access, namespace, pod, container, command, stdin=None):
         self.commands.append(command[-1])
@@ -250,6 +251,29 @@ async def test_upload_volume_full_of_versions_in_use_names_the_fix(tmp_path, mon
     with packing.payload(tmp_path / "m.onnx") as content, pytest.raises(UploadFailed, match="too small for another"):
         await upload.upload(api, None, "iris", "ml", content, "busybox", print)
     assert len(api.commands) == 2
+
+
+class DamagedUpload(FullVolume):
+    """An API server whose upload pod receives other bytes than were sent."""
+
+    async def create(self, resource, manifest, type_):
+        self.created = manifest["metadata"]["name"]
+        return await super().create(resource, manifest, type_)
+
+    async def run(self, access, namespace, pod, container, command, stdin=None):
+        return exec_stream.Output(f"{'0' * 64}  -", "", "")
+
+
+async def test_upload_damaged_on_its_way_says_so_and_deletes_the_pod(tmp_path, monkeypatch):
+    api = DamagedUpload("")
+    monkeypatch.setattr(exec_stream, "run", api.run)
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    with packing.payload(tmp_path / "m.onnx") as content, pytest.raises(UploadFailed) as failed:
+        await upload.upload(api, None, "iris", "ml", content, "busybox", print)
+    assert str(failed.value) == (
+        f"The upload is damaged: the cluster received {'0' * 64}, not {content.digest}. Try again."
+    )
+    assert api.deleted == [api.created]
 
 
 class Volumes:

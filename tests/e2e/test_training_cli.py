@@ -85,7 +85,8 @@ def test_a_training_is_followed_over_its_restart_to_its_end(node: Cluster, names
         "worker-1 | rank 1 says one in attempt 1",
     ]
     assert "attempt 1 on node local" in whispered
-    assert [row.split()[3] for row in (rows.splitlines()[0], rows.splitlines()[-1])] == ["PHASE", "Succeeded"]
+    lines = [line for line in rows.splitlines() if line.startswith(("NAME ", "mnist "))]
+    assert [line.split()[3] for line in (lines[0], lines[-1])] == ["PHASE", "Succeeded"]
     assert "Nothing: the job has finished." in skysail(node, "why", "mnist", "-n", namespace).stdout
 
 
@@ -94,7 +95,8 @@ def test_a_training_that_fails_says_so_and_why(node: Cluster, namespace: str) ->
     apply(node, namespace, manifest("brief", ONCE, workers=1, restartPolicy="Never"))
     watched = skysail(node, "get", "brief", "-n", namespace, "--watch")
     assert watched.returncode == 1
-    assert watched.stdout.splitlines()[-1].split()[:4] == ["brief", "pytorch", "0/1", "Failed"]
+    rows = [line for line in watched.stdout.splitlines() if line.startswith("brief ")]
+    assert rows[-1].split()[:4] == ["brief", "pytorch", "0/1", "Failed"]
     why = skysail(node, "why", "brief", "-n", namespace).stdout
     assert "failed with exit code 37. The job is not retried because restartPolicy is Never" in why
     assert skysail(node, "logs", "brief", "-n", namespace, "-f").stdout == "worker-0 | rank 0 gives up\n"

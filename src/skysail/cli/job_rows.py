@@ -60,9 +60,14 @@ def render(job: TrainingJob, now: datetime) -> RenderableType:
     who = f"{_running(job)}/{job.spec.workers} workers, {_age(job, now)}"
     table.add_row(job.metadata.name, Text(phase, style=_COLORS.get(phase, "")), bar, who)
     message = progress(reported, now) if reported is not None else ""
-    condition = main_condition(job)
-    lines = [message, "" if condition is None or phase == "Running" else condition.message]
+    lines = [message, explanation(job)]
     return Group(table, *(Text(line) for line in lines if line))
+
+
+def explanation(job: TrainingJob) -> str:
+    """Return the message that explains the state of the job. Empty for a job that runs or has no status yet."""
+    condition = main_condition(job)
+    return "" if condition is None or job.status.phase == "Running" else condition.message
 
 
 def _done(job: TrainingJob) -> float:

@@ -101,7 +101,8 @@ def application() -> typer.Typer:
     app.add_typer(image.application(), name="image")
     app.add_typer(dev.application(), name="dev")
     app.command(cls=kubectl.Verbatim, add_help_option=False)(kubectl.kubectl)
-    for command in app.registered_commands:
+    groups = [group.typer_instance for group in app.registered_groups if group.typer_instance is not None]
+    for command in (command for listed in (app, *groups) for command in listed.registered_commands):
         command.short_help = _first_sentence(command.callback)
     return app
 

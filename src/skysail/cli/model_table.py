@@ -57,7 +57,9 @@ async def read(client: Client) -> list[ModelRow]:
 
 def table(rows: Iterable[ModelRow]) -> Table:
     requests = Column("requests, last 10 min", no_wrap=True, min_width=_WIDTH)
-    drawn = Table(Column("model", overflow="fold"), "version", "phase", "revision", "ready", requests)
+    drawn = Table(
+        Column("model", overflow="fold"), Column("version", overflow="fold"), "phase", "revision", "ready", requests
+    )
     for model_row in rows:
         model, status = model_row.model, model_row.model.status
         drawn.add_row(

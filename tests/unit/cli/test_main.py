@@ -84,8 +84,9 @@ def test_a_folder_that_is_in_other_use_stays_as_it_is(arguments, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_help_cuts_no_line_of_the_list_of_commands():
-    done = CliRunner().invoke(main.application(), ["--help"])
+@pytest.mark.parametrize("group", [[], ["image"], ["dev"], ["crds"]], ids=" ".join)
+def test_help_cuts_no_line_of_the_list_of_commands(group):
+    done = CliRunner().invoke(main.application(), [*group, "--help"])
     assert done.exit_code == 0
     assert "..." not in done.output.partition("Commands:")[2]
 

@@ -127,6 +127,15 @@ async def test_requests_are_those_of_all_servers_that_tell():
     ]  # fmt: skip
 
 
+def test_table_in_a_narrow_terminal_has_the_whole_version():
+    version = "2026-11-19-nightly-b1946ac92492"
+    served = deployment(readyReplicas=1, replicas=1, phase="Ready", revision=1, version=version)
+    console = Console(file=io.StringIO(), width=60)
+    console.print(model_table.table([model_table.ModelRow(served, None)]))
+    cells = [line.split("│")[2].strip() for line in console.file.getvalue().splitlines() if line.startswith("│")]
+    assert "".join(cells) == version
+
+
 @pytest.mark.parametrize(
     ("runtime", "text", "sent"),
     [

@@ -122,8 +122,9 @@ def _show(console: Console, job: TrainingJob) -> None:
 
     if console.is_terminal:
         console.print(job_rows.render(job, clock.now()))
-    else:
-        console.print(job_rows.HEADER, job_rows.format_row(job, clock.now()), sep="\n", soft_wrap=True, markup=False)
+        return
+    lines = [job_rows.HEADER, job_rows.format_row(job, clock.now()), job_rows.explanation(job)]
+    console.print("\n".join(line for line in lines if line), soft_wrap=True, markup=False)
 
 
 async def _rows(console: Console, client: Client, job: TrainingJob) -> TrainingJob | None:
@@ -134,10 +135,11 @@ async def _rows(console: Console, client: Client, job: TrainingJob) -> TrainingJ
     console.print(job_rows.HEADER, soft_wrap=True, markup=False)
     last = ""
     async for seen in cluster.until_over(client, job):
-        line = job_rows.format_row(seen, clock.now())
-        if job_rows.strip_age(line) != last:
-            console.print(line, soft_wrap=True, markup=False)
-        last, job = job_rows.strip_age(line), seen
+        row, message = job_rows.format_row(seen, clock.now()), job_rows.explanation(seen)
+        change = f"{job_rows.strip_age(row)}\n{message}"
+        if change != last:
+            console.print(f"{row}\n{message}".rstrip(), soft_wrap=True, markup=False)
+        last, job = change, seen
     return job
 
 

@@ -16,6 +16,7 @@ from skysail.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from skysail.cli.serve.example_request import Example
     from skysail.cli.serve.manifests import Settings
     from skysail.kinds.serving.api.types import ModelDeployment
     from skysail.kube.client.client import Client
@@ -78,13 +79,14 @@ def serve(
 
 def _finish(access: Access, settings: Settings, output: CreatedOutputFormat, *, dry_run: bool) -> None:
     from skysail.cli import cluster
+    from skysail.cli.serve import example_request
     from skysail.cli.serve.rollout import create, until_served
 
     if dry_run:
         _print_manifest(settings, output)
         return
 
-    async def call(client: Client) -> tuple[ModelDeployment, str]:
+    async def call(client: Client) -> tuple[ModelDeployment, Example]:
         await cluster.check_namespace(client, settings.namespace)
         model, is_new = await create(client, settings)
         done = "created" if is_new else "updated"
@@ -93,16 +95,17 @@ def _finish(access: Access, settings: Settings, output: CreatedOutputFormat, *, 
 
     where = f"{settings.name} -n {settings.namespace}"
     try:
-        served, data = cluster.run_client(access, call)
+        served, example = cluster.run_client(access, call)
     except KeyboardInterrupt:
         goes_on = f"The rollout goes on: kubectl get modeldeployment {where}"
         typer.echo(cluster.with_local_kubectl(goes_on, access), err=True)
         raise typer.Exit(_INTERRUPTED) from None
     if output is not CreatedOutputFormat.TEXT:
-        _print(served, data, output)
+        _print(served, example.data, output)
         return
     typer.echo(f"{settings.name} is ready at {served.status.url} inside the cluster.")
-    typer.echo(f"Ask it:   skysail predict {where} -d '{data}'")
+    for line in example_request.instructions(example, where):
+        typer.echo(line)
     typer.echo(f"On this machine: skysail open {settings.name}-service -n {settings.namespace}")
 
 

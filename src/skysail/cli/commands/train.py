@@ -60,6 +60,8 @@ def train(
     code = code_module.read(script)
     names = _packages(script, code, packages or ())
     rule = None if image else _rule(names)
+    if rule is not None:
+        _check_python(code)
     settings = manifests.Settings(
         name=_name(name) or manifests.job_name(script.resolve().name if script.is_dir() else code.script),
         namespace=namespace,
@@ -154,6 +156,15 @@ def _packages(script: Path, code: Code, groups: tuple[str, ...] | list[str]) -> 
         *(requirements.from_file(listed) if listed.is_file() else ()),
     )
     return tuple(dict.fromkeys(found))
+
+
+def _check_python(code: Code) -> None:
+    """Raise Misused if the script requires another Python than that of its environment, which is our own."""
+    import sys
+
+    from skysail.local.images import requirements
+
+    requirements.check_python(code.text, code.script, ".".join(map(str, sys.version_info[:3])))
 
 
 def _tag(packages: tuple[str, ...]) -> str:

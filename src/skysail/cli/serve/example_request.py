@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 import msgspec
@@ -21,26 +22,60 @@ class _Metadata(msgspec.Struct):
     inputs: list[_Tensor] = []
 
 
-def example(metadata: bytes) -> str | None:
-    """Return the data for `skysail predict`, or None if the inputs are unknown or too large to be typed."""
+class Example(msgspec.Struct, frozen=True):
+    """Data for `skysail predict`, or a Python program that prints data too large to be typed. Neither if unknown."""
+
+    data: str = ""
+    program: str = ""
+
+
+def example(metadata: bytes) -> Example:
+    """Return an example request of zeros. Its data are empty if the server does not describe its inputs."""
     try:
         inputs = msgspec.json.decode(metadata, type=_Metadata).inputs
     except msgspec.DecodeError:
-        return None
-    if not inputs or any(math.prod(_fixed(tensor.shape)) > _MAX_VALUES for tensor in inputs):
-        return None
+        return Example()
+    if not inputs:
+        return Example()
+    if any(math.prod(_fixed(tensor.shape)) > _MAX_VALUES for tensor in inputs):
+        return Example(program=_program(inputs))
     if len(inputs) == 1 and inputs[0].datatype.startswith(("FP", "INT", "UINT")) and len(inputs[0].shape) > 1:
-        return msgspec.json.encode(_nested(_fixed(inputs[0].shape), _zero(inputs[0].datatype))).decode()
-    rows = [
-        {
-            "name": tensor.name,
-            "datatype": tensor.datatype,
-            "shape": _fixed(tensor.shape),
-            "data": [_zero(tensor.datatype)] * math.prod(_fixed(tensor.shape)),
-        }
-        for tensor in inputs
+        rows = _nested(_fixed(inputs[0].shape), _zero(inputs[0].datatype))
+        return Example(data=msgspec.json.encode(rows).decode())
+    tensors = [
+        {**_described(tensor), "data": [_zero(tensor.datatype)] * math.prod(_fixed(tensor.shape))} for tensor in inputs
     ]
-    return msgspec.json.encode({"inputs": rows}).decode()
+    return Example(data=msgspec.json.encode({"inputs": tensors}).decode())
+
+
+def instructions(found: Example, where: str) -> list[str]:
+    """Return the lines that say how to ask the model. `where` is its name with its namespace, as for the command."""
+    if found.data:
+        return [f"Ask it:   skysail predict {where} -d {shlex.quote(found.data)}"]
+    if found.program:
+        return [
+            f"Write a request of zeros: python3 -c {shlex.quote(found.program)} > request.json",
+            f"Ask it:   skysail predict {where} -d @request.json",
+        ]
+    unknown = (
+        "The server does not describe the model's inputs: write a request as JSON to request.json, such as "
+        "[[1.0, 2.0]] for one row of two values."
+    )
+    return [unknown, f"Ask it:   skysail predict {where} -d @request.json"]
+
+
+def _program(inputs: list[_Tensor]) -> str:
+    """Return a program that prints the request. JSON without its constants is also Python."""
+    tensors = ", ".join(
+        f"{msgspec.json.encode(_described(tensor)).decode()[:-1]}, "
+        f'"data": [{_zero(tensor.datatype)!r}] * {math.prod(_fixed(tensor.shape))}}}'
+        for tensor in inputs
+    )
+    return f'import json; print(json.dumps({{"inputs": [{tensors}]}}))'
+
+
+def _described(tensor: _Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": _fixed(tensor.shape)}
 
 
 def _fixed(shape: list[int]) -> list[int]:

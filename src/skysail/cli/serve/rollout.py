@@ -11,6 +11,7 @@ from skysail.base.settings import Settings as OperatorSettings
 from skysail.cli import inference_request
 from skysail.cli.cluster import synced_cache
 from skysail.cli.serve import example_request, manifests
+from skysail.cli.serve.example_request import Example
 from skysail.cli.serve.manifests import Settings
 from skysail.core import conditions
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT, ModelDeployment
@@ -21,7 +22,6 @@ from skysail.kube.client.client import Client
 from skysail.kube.client.errors import Invalid, NotFound, NotServed
 
 _OK = 200
-_DEFAULT_DATA = "[[1.0, 2.0]]"
 
 Echo = Callable[[str], None]
 
@@ -50,8 +50,8 @@ async def create(client: Client, settings: Settings) -> tuple[ModelDeployment, b
         ) from error
 
 
-async def until_served(client: Client, model: ModelDeployment, echo: Echo) -> tuple[ModelDeployment, str]:
-    """Wait until this version is ready. Returns the model, and data for an example request.
+async def until_served(client: Client, model: ModelDeployment, echo: Echo) -> tuple[ModelDeployment, Example]:
+    """Wait until this version is ready. Returns the model, and an example request.
 
     Raises NotServing if the version failed.
     """
@@ -65,8 +65,7 @@ async def until_served(client: Client, model: ModelDeployment, echo: Echo) -> tu
     desired = desired_model(served, serving_config(OperatorSettings()))
     path = inference_request.service_proxy_path(desired, f"/v2/models/{desired.names.model}")
     reply = await client.proxy(path)
-    data = example_request.example(reply.body) if reply.status == _OK else None
-    return served, data or _DEFAULT_DATA
+    return served, example_request.example(reply.body) if reply.status == _OK else Example()
 
 
 async def _until_over(client: Client, model: ModelDeployment, echo: Echo) -> ModelDeployment:

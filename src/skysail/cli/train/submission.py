@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
+from skysail.base import clock
 from skysail.base.errors import UserError
 from skysail.cli import cluster, pod_logs
-from skysail.cli.diagnosis import main_condition
+from skysail.cli.diagnosis import main_condition, progress
 from skysail.cli.pod_logs import LinePrinter, LogSelection
 from skysail.cli.train import manifests
 from skysail.cli.train.code import Code
@@ -87,19 +88,28 @@ async def _states(client: Client, job: TrainingJob, echo: Echo) -> TrainingJob |
     async for seen in cluster.until_over(client, job):
         if seen.metadata.uid != job.metadata.uid:
             return None
-        line = _state(seen)
-        if line and line != printed:
-            echo(line)
-        last, printed = seen, line
+        state = _state(seen)
+        if state and state != printed:
+            echo(_line(seen))
+        last, printed = seen, state
     return last
 
 
 def _state(job: TrainingJob) -> str:
-    condition = main_condition(job)
-    phase = job.status.phase or ""
-    if condition is None or phase == "Running":
-        return phase
-    return f"{phase}: {condition.message}"
+    """Return phase and pending reason, or the percentage while the job runs. A line is printed for each change."""
+    phase, condition, reported = job.status.phase or "", main_condition(job), job.status.progress
+    if phase == "Running":
+        return phase if reported is None or reported.percent is None else f"{phase}: {reported.percent}%"
+    return phase if condition is None else f"{phase}: {condition.message}"
+
+
+def _line(job: TrainingJob) -> str:
+    """Return the state, with epoch and remaining time if the job reports its percentage."""
+    reported = job.status.progress
+    if job.status.phase != "Running" or reported is None or reported.percent is None:
+        return _state(job)
+    brief = msgspec.structs.replace(reported, step=None, metrics=(), last_updated_time=None)
+    return f"{job.status.phase}: {progress(brief, clock.now())}"
 
 
 def exit_code(job: TrainingJob | None) -> int:

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from skysail.local.errors import Misused
 
@@ -14,6 +15,10 @@ _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(?:^#(?:|
 _OPERATORS = ("<", ">", "=", "!", "~")
 _PLACES = ("/", "./", "../", "file:")
 _MAX_DEPTH = 8
+_PYTHON_CLAUSE = re.compile(
+    r"\s*(?P<operator>~=|==|!=|<=|>=|<|>)\s*(?P<version>[0-9]{1,9}(?:\.[0-9]{1,9}){0,2})(?P<any>\.\*)?\s*"
+)
+_VERSION_PARTS = 3
 
 
 def split(groups: Iterable[str]) -> tuple[str, ...]:
@@ -64,22 +69,62 @@ def from_file(path: Path, depth: int = 0) -> tuple[str, ...]:
 
 def from_script(text: str, where: str) -> tuple[str, ...]:
     """Read the dependencies in the inline metadata of a script. Empty without metadata. Raises Misused."""
-    blocks = [match for match in _BLOCK.finditer(text) if match["type"] == "script"]
-    if not blocks:
-        return ()
-    if len(blocks) > 1:
-        raise Misused(f"{where} has several blocks of inline metadata: keep one.")
-    lines = (line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]["content"].splitlines())
-    try:
-        metadata = tomllib.loads("\n".join(lines))
-    except tomllib.TOMLDecodeError as error:
-        raise Misused(f"The inline metadata of {where} cannot be read: {error}.") from error
-    names = metadata.get("dependencies", [])
+    names = _metadata(text, where).get("dependencies", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Misused(f"The dependencies in the inline metadata of {where} must be a list of strings.")
     for name in names:
         check(name, f"{where}:")
     return tuple(names)
+
+
+def check_python(text: str, where: str, python: str) -> None:
+    """Raise Misused if the inline metadata of a script require another Python than this version."""
+    required = _metadata(text, where).get("requires-python", "")
+    if required == "":
+        return
+    clauses = [_PYTHON_CLAUSE.fullmatch(part) for part in str(required).split(",")]
+    if not isinstance(required, str) or None in clauses:
+        raise Misused(f"requires-python of {where} is {required!r}: write versions such as '>=3.11' or '>=3.11,<3.14'.")
+    numbers = _numbers(python)
+    if not all(_admits(clause, numbers) for clause in clauses if clause is not None):
+        raise Misused(
+            f"{where} requires Python {required}, but its environment has Python {python}: change requires-python, or "
+            "add an image with `skysail image add --python` and name it with --image."
+        )
+
+
+def _admits(clause: re.Match[str], python: tuple[int, ...]) -> bool:
+    """Return whether a clause such as `>=3.11` or `==3.12.*` admits this Python."""
+    operator, parts = clause["operator"], _numbers(clause["version"])
+    version = (*parts, 0, 0)[:_VERSION_PARTS]
+    match operator:
+        case "~=":
+            return python >= version and python[: len(parts) - 1] == parts[:-1]
+        case "==" | "!=":
+            is_equal = python[: len(parts)] == parts if clause["any"] else python == version
+            return is_equal == (operator == "==")
+        case "<" | "<=":
+            return python < version or (operator == "<=" and python == version)
+        case _:
+            return python > version or (operator == ">=" and python == version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _metadata(text: str, where: str) -> dict[str, Any]:
+    """Return the inline metadata of a script. Empty without metadata. Raises Misused."""
+    blocks = [match for match in _BLOCK.finditer(text) if match["type"] == "script"]
+    if not blocks:
+        return {}
+    if len(blocks) > 1:
+        raise Misused(f"{where} has several blocks of inline metadata: keep one.")
+    lines = (line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]["content"].splitlines())
+    try:
+        return tomllib.loads("\n".join(lines))
+    except tomllib.TOMLDecodeError as error:
+        raise Misused(f"The inline metadata of {where} cannot be read: {error}.") from error
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

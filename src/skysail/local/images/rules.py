@@ -69,11 +69,11 @@ _WORKSPACE = CopiedDir(str(Path(__file__).with_name("workspace")), "/workspace")
 _RUNTIMES = Path(__file__).parents[2] / "runtimes"
 
 
-def _runtime(pattern: str, module: str, *packages: str) -> Rule:
+def _runtime(pattern: str, module: str, *packages: str, versioned: str = "") -> Rule:
     """Return the rule of an image of ours: its packages, and the module of this version of Skysail."""
     entrypoint = ("env", "PYTHONPATH=/opt/skysail", "python", "-m", f"skysail.runtimes.{module}")
     copied_dir = CopiedDir(str(_RUNTIMES), "/opt/skysail/skysail/runtimes")
-    return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=(copied_dir,))
+    return Rule(pattern=pattern, packages=packages, entrypoint=entrypoint, copied=(copied_dir,), versioned=versioned)
 
 
 _FETCH = ("aiohttp", "huggingface-hub", "msgspec", "obstore")
@@ -91,7 +91,7 @@ DEFAULT_RULES = (
     Rule(pattern="*xgboost*", packages=("xgboost-cpu", "numpy", "scipy")),
     Rule(pattern="*jax*", packages=("jax[cpu]", "numpy")),
     # TensorFlow Serving is not a Python package, so a Python stand-in serves its API.
-    _runtime("tensorflow/serving:*", "tensorflow_serving", "tensorflow-cpu"),
+    _runtime("tensorflow/serving:*", "tensorflow_serving", "tensorflow-cpu", versioned="tensorflow-cpu"),
     Rule(pattern="tensorflow/tensorflow:*", packages=("tensorflow-cpu",), versioned="tensorflow-cpu"),
     *(
         Rule(pattern=f"{system}:*", packages=None, default_args=("sh",))

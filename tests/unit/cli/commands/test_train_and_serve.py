@@ -11,9 +11,12 @@ from typer.testing import CliRunner
 
 from skysail.cli import cluster, main
 from skysail.cli.cluster import NamespaceMissing
+from skysail.cli.commands import train
 from skysail.cli.serve.packing import NotAModel
+from skysail.cli.train import code
 from skysail.kinds.serving.api.types import MODEL_DEPLOYMENT
 from skysail.kinds.training.api.training_job import TRAINING_JOB
+from skysail.local.errors import Misused
 from tests.support.served_api import serve
 
 if TYPE_CHECKING:
@@ -55,6 +58,24 @@ def test_train_detached_prints_the_job_as_json(api, script):
         "namespace": "default",
         "name": "fit",
     }
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["script", "folder"])
+def test_train_packages_of_all_three_sources_are_merged_without_doubles(tmp_path, is_folder):
+    script = tmp_path / "train.py"
+    script.write_text('# /// script\n# dependencies = ["numpy", "pandas<3"]\n# ///\nprint(1)\n')
+    (tmp_path / "requirements.txt").write_text("torch>=2,<3\npandas<3  # tables\nscipy\n")
+    source = tmp_path if is_folder else script
+    found = train._packages(source, code.read(source), ("torch>=2,<3,numpy", "rich"))
+    assert found == ("torch>=2,<3", "numpy", "rich", "pandas<3", "scipy")
+
+
+def test_train_script_that_requires_another_python_is_refused_unless_an_image_is_named(script):
+    script.write_text('# /// script\n# requires-python = ">=3.99"\n# ///\nprint(1)\n')
+    done = skysail("train", script, "--dry-run")
+    assert isinstance(done.exception, Misused)
+    assert "fit.py requires Python >=3.99, but its environment has Python" in str(done.exception)
+    assert skysail("train", script, "--image", "python:3.99", "--dry-run").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import tarfile
 
@@ -202,6 +203,7 @@ class FullVolume:
     def __init__(self, removed: str) -> None:
         self.removed = removed
         self.commands: list[str] = []
+        self.deleted: list[str] = []
         self.received = b""
 
     async def create(self, resource, manifest, type_):
@@ -223,7 +225,7 @@ class FullVolume:
         )
 
     async def delete(self, resource, item, type_):
-        return None
+        self.deleted.append(item.metadata.name)
 
     async def run(self, access, namespace, pod, container, command, stdin=None):
         self.commands.append(command[-1])
@@ -257,6 +259,29 @@ async def test_upload_volume_full_of_versions_in_use_names_the_fix(tmp_path, mon
     with packing.payload(tmp_path / "m.onnx") as content, pytest.raises(UploadFailed, match="too small for another"):
         await upload.upload(api, None, "iris", "ml", content, "busybox", print)
     assert len(api.commands) == 2
+
+
+class DamagedUpload(FullVolume):
+    """An API server whose upload pod receives other bytes than were sent."""
+
+    async def create(self, resource, manifest, type_):
+        self.created = manifest["metadata"]["name"]
+        return await super().create(resource, manifest, type_)
+
+    async def run(self, access, namespace, pod, container, command, stdin=None):
+        return exec_stream.Output(f"{'0' * 64}  -", "", "")
+
+
+async def test_upload_damaged_on_its_way_says_so_and_deletes_the_pod(tmp_path, monkeypatch):
+    api = DamagedUpload("")
+    monkeypatch.setattr(exec_stream, "run", api.run)
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    with packing.payload(tmp_path / "m.onnx") as content, pytest.raises(UploadFailed) as failed:
+        await upload.upload(api, None, "iris", "ml", content, "busybox", print)
+    assert str(failed.value) == (
+        f"The upload is damaged: the cluster received {'0' * 64}, not {content.digest}. Try again."
+    )
+    assert api.deleted == [api.created]
 
 
 class Volumes:
@@ -329,14 +354,38 @@ def _inputs(*rows) -> bytes:
                 ]
             },
         ),
-        (_inputs(("x", "FP32", [-1, 3, 224, 224])), None),
-        (b'{"inputs": []}', None),
-        (b"<html>", None),
     ],
 )
 def test_example_is_a_request_for_the_inputs(metadata, data):
     found = example_request.example(metadata)
-    assert (None if found is None else json.loads(found)) == data
+    assert (json.loads(found.data), found.program) == (data, "")
+
+
+def test_example_for_large_inputs_writes_zeros_of_their_shapes(tmp_path):
+    metadata = _inputs(('x\'s $HOME "0"', "FP32", [-1, 3, 9, 9]), ("b", "BOOL", [70]), ("s", "BYTES", [1]))
+    write, ask = example_request.instructions(example_request.example(metadata), "net -n ml")
+    assert ask == "Ask it:   skysail predict net -n ml -d @request.json"
+    subprocess.run(["sh", "-c", write.partition(": ")[2]], cwd=tmp_path, check=True)
+    assert json.loads((tmp_path / "request.json").read_text()) == {
+        "inputs": [
+            {"name": 'x\'s $HOME "0"', "datatype": "FP32", "shape": [1, 3, 9, 9], "data": [0.0] * 243},
+            {"name": "b", "datatype": "BOOL", "shape": [70], "data": [False] * 70},
+            {"name": "s", "datatype": "BYTES", "shape": [1], "data": [""]},
+        ]
+    }
+
+
+@pytest.mark.parametrize("metadata", [b'{"inputs": []}', b"<html>"])
+def test_example_for_unknown_inputs_says_that_they_are_unknown(metadata):
+    unknown, ask = example_request.instructions(example_request.example(metadata), "net -n ml")
+    assert unknown.startswith("The server does not describe the model's inputs: write a request as JSON")
+    assert ask == "Ask it:   skysail predict net -n ml -d @request.json"
+
+
+def test_example_is_quoted_for_the_shell():
+    data = example_request.example(_inputs(("it's", "FP32", [1]))).data
+    (line,) = example_request.instructions(example_request.Example(data=data), "net -n ml")
+    assert shlex.split(line)[-1] == data
 
 
 def _failed(generation: int) -> list[dict]:

@@ -62,6 +62,51 @@ def test_from_script_reads_inline_metadata():
 
 
 @pytest.mark.parametrize(
+    ("required", "admits"),
+    [
+        (">=3.11", True),
+        (">= 3.11, <3.14", True),
+        (">=3.12.4", True),
+        ("<=3.12.4", True),
+        ("==3.12.*", True),
+        ("!=3.11.*", True),
+        ("~=3.11", True),
+        ("~=3.12.1", True),
+        (">3.12", True),
+        ("", True),
+        (">=3.13", False),
+        (">=3.11,<3.12", False),
+        ("<=3.12", False),
+        ("==3.12", False),
+        ("==3.13.*", False),
+        ("!=3.12.*", False),
+        ("~=3.11.2", False),
+        ("~=2.7", False),
+        ("<3.12.4", False),
+        (">3.12.4", False),
+    ],
+)
+def test_check_python_rejects_a_python_that_the_script_does_not_admit(required, admits):
+    text = f"# /// script\n# requires-python = '{required}'\n# ///\n"
+    if admits:
+        requirements.check_python(text, "train.py", "3.12.4")
+        return
+    with pytest.raises(Misused, match=r"train\.py requires Python .*, but its environment has Python 3\.12\.4"):
+        requirements.check_python(text, "train.py", "3.12.4")
+
+
+@pytest.mark.parametrize("required", ["'3.12'", "'>=three'", "'>=3.11,'", "3.12"])
+def test_check_python_unreadable_requirement_is_named(required):
+    text = f"# /// script\n# requires-python = {required}\n# ///\n"
+    with pytest.raises(Misused, match=r"requires-python of train\.py is .*: write versions such as"):
+        requirements.check_python(text, "train.py", "3.12.4")
+
+
+def test_check_python_without_metadata_admits_every_python():
+    requirements.check_python("print(1)\n", "train.py", "3.12.4")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         (SCRIPT + SCRIPT, "several blocks"),

@@ -109,6 +109,8 @@ def test_tag_version_is_the_beginning_of_the_tag(image, version):
         ("pytorch/pytorch:2", ("torch==2.*", "numpy")),
         ("pytorch/pytorch:latest", ("torch", "numpy")),
         ("tensorflow/tensorflow:2.15", ("tensorflow-cpu==2.15.*",)),
+        ("tensorflow/serving:2.15.1", ("tensorflow-cpu==2.15.1",)),
+        ("tensorflow/serving:latest", ("tensorflow-cpu",)),
         ("team/xgboost-app:1.0", ("xgboost-cpu", "numpy", "scipy")),
     ],
 )

@@ -112,6 +112,7 @@ def test_a_mandatory_reference_must_be_there(variable, reason):
     with pytest.raises(Missing) as missing:
         resolve(variable)
     assert missing.value.reason == reason
+    assert "optional" not in str(missing.value)
 
 
 def test_services_are_told_by_name():

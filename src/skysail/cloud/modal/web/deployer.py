@@ -144,11 +144,17 @@ class WebDeployer:
         # A check takes longer than the orphan collector waits. One of a process that has died is an orphan.
         with self._checking(arguments.check_app):
             app, function = await self._call_deploy(arguments, arguments.check_app, once, tags, spec)
+            begun = self._now()
             try:
                 await self._probe(await self._url(function))
             except (OutcomeUnknown, Gone) as error:
                 # Not Throttled: other Apps can be deployed.
-                raise NoCapacity(str(error)) from error
+                refused = NoCapacity(str(error))
+                refused.usd = self._cost_of_check(arguments, 1, begun)
+                raise refused from error
+            except Rejected as error:
+                error.usd = self._cost_of_check(arguments, 1, begun)
+                raise
             finally:
                 with contextlib.suppress(*errors.SDK_ERRORS):
                     await errors.bounded(app.stop.aio(), _CALL_SECONDS, "stop the check")
@@ -162,13 +168,25 @@ class WebDeployer:
             if unverified is None or unverified.tags.revision != arguments.revision:
                 await self._deploy(spec, arguments, None)
             made = await self._made(arguments)
-            await self._verify(made)
+            # Another process may have asked it for a while.
+            begun = self._now() if unverified is None else unverified.tags.created
+            try:
+                await self._verify(made)
+            except (Rejected, NoCapacity) as error:
+                error.usd = self._cost_of_check(arguments, max(1, arguments.web.min_containers), begun)
+                raise
             try:
                 if unverified is not None:
                     await self._scale(made, arguments)
                 await self._tag(made, spec, arguments)
             except errors.SDK_ERRORS as error:
                 raise OutcomeUnknown(str(errors.of_read(error))) from error
+            cost = self._cost_of_check(arguments, max(1, arguments.web.min_containers), begun)
+            self._inventory.begin(made, spec.claim, cost)
+
+    def _cost_of_check(self, arguments: WebArguments, containers: int, begun: float) -> float:
+        """Return what the containers that were asked have cost since the deploy had ended."""
+        return round(containers * arguments.usd_per_hour * max(0.0, self._now() - begun) / 3600, 6)
 
     @contextlib.contextmanager
     def _checking(self, name: str) -> Iterator[None]:

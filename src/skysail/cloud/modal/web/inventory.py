@@ -171,6 +171,10 @@ class WebInventory:
         """Record that the claim takes the App over: while its new tags cannot be read, the claim is not absent."""
         self._expected[app.app_id] = claim
 
+    def begin(self, app: DeployedApp, claim: str, usd: float) -> None:
+        """Count the cost of a new App from now on. `usd`: what it has cost until it answered."""
+        self._meters[tags_module.instance_id(app.app_id, claim)] = _Meter(usd=usd, at=self._now())
+
     def end(self, app: DeployedApp, claim: str) -> None:
         """Record that the claim has ended, with its cost.
 

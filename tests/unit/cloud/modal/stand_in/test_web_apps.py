@@ -262,13 +262,18 @@ async def test_create_new_app_cannot_serve_was_never_an_instance(
 ):
     """An instance that ended with exit code 0 would hide why the App cannot serve."""
 
+    times = iter([1000.0, 2000.0, 5600.0])
+
     async def probe(*_: object) -> None:
         assert (await account.list()).instances == ()
         raise failure
 
+    assert account._web is not None
+    monkeypatch.setattr(account._web._deployer, "_now", lambda: next(times))
     monkeypatch.setattr(deployer.probe_module, "probe", probe)
-    with pytest.raises(expected):
+    with pytest.raises(expected) as refused:
         await account.create(launch("c1"))
+    assert refused.value.usd > 0, "it ran for an hour until it was stopped"
     assert (await account.list()).instances == ()
     assert live_apps(cloud) == 0
 

@@ -208,10 +208,12 @@ def _provider(reader: AnnotationReader, providers: Collection[str]) -> tuple[str
 
 def _asks(reader: AnnotationReader, providers: Collection[str]) -> Iterator[tuple[str, str]]:
     written = reader.text(Annotation.OFFLOAD)
-    if written and written not in {CHEAPEST, *providers}:
-        names = ", ".join((*sorted(providers), CHEAPEST))
+    names = ", ".join((*sorted(providers), CHEAPEST))
+    if written == "":
+        reader.fail(Annotation.OFFLOAD, f"the value is empty. Write one of {names}, or remove the annotation.")
+    elif written is not None and written not in {CHEAPEST, *providers}:
         reader.fail(Annotation.OFFLOAD, f"{quoted(written)} is no provider. Use one of {names}.")
-    elif written:
+    elif written is not None:
         yield written, Annotation.OFFLOAD
     for name in (Annotation.MODAL_USE, Annotation.MODAL_OFFLOAD, Annotation.MODAL_ENABLED):
         if reader.is_true(name):

@@ -57,6 +57,17 @@ def test_facts_excluded_owner_kind_is_left_alone():
     assert decision(gpu_pod(), owners=(owner,), excluded_kinds=frozenset({"Trial"})) == Leave()
 
 
+@pytest.mark.parametrize("stage", ["admission", "overflow"])
+@pytest.mark.parametrize("value", ["", "moon"])
+def test_facts_malformed_request_keeps_the_pod_off_the_cluster(value, stage):
+    asked = {"annotations": {"skysail.dev/offload": value}}
+    for seen, owners in ((pod(**asked), ()), (pod(), (Owner(kind="Job", name="a", **asked),))):
+        refused = decision(seen, stage=stage, owners=owners)
+        assert isinstance(refused, Refuse)
+        assert (refused.reason, refused.is_kept_off) == (Reason.INVALID_ANNOTATIONS, True)
+        assert "one of modal, runpod, cheapest" in refused.message
+
+
 def test_facts_gpu_type_too_dear_for_cheapest_is_refused():
     seen = gpu_pod(annotations={"skysail.dev/offload": "cheapest", "modal-operator.io/gpu-type": "H100"})
     refused = decision(seen)

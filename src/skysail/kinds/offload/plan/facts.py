@@ -119,7 +119,7 @@ def pod_facts(seen: Observation) -> PlacementFacts:
         is_excluded=any(owner.kind in seen.excluded_kinds for owner in owners),
         may_be_asked_later=any(owner.kind in _UNWATCHED_KINDS for owner in owners),
         is_settled=bool(pod.node) or pod.is_finished or pod.metadata.is_deleting,
-        is_ask_invalid=bool(merged.get(Annotation.OFFLOAD)) and not request.provider,
+        is_ask_invalid=Annotation.OFFLOAD in merged and not request.provider,
         requests_gpu=requests_resource(pod.containers, GPU_RESOURCE),
         gang=gangs.gang(pod, owners),
         gang_ref=seen.gang or gangs.gang_ref(pod, owners),

@@ -44,6 +44,7 @@ WRONG_DEPLOYMENTS = [
     ({"env": [{"name": "A"}, {"name": "MODEL_PATH"}]}, "spec.env[1] sets MODEL_PATH, which Skysail sets"),
     ({"env": [{"name": "A", "value": "x\0--bind"}]}, "spec.env[0].value has a NUL byte"),
     ({"annotations": {"skysail.dev/ready-path": "ping"}}, "skysail.dev/ready-path is ping"),
+    ({"annotations": {"skysail.dev/offload": ""}}, "is empty. Write one of modal, runpod, cheapest, or remove"),
     ({"annotations": {"skysail.dev/offload": "moon"}}, "is no provider. Use one of modal, runpod, cheapest."),
     (
         {"annotations": {"skysail.dev/offload": "modal"}, "modelURI": "pvc://claim/iris"},

@@ -122,6 +122,9 @@ SCENARIOS = {
         _scenario("function", _FUNCTION),
         _scenario("function updated", _FUNCTION, _applied(MODAL_FUNCTION, "fn", timeout=77)),
         _scenario("endpoint scaled", _ENDPOINT, _applied(MODAL_ENDPOINT, "web", min_replicas=1, max_replicas=3)),
+        _scenario(
+            "endpoint updated", _ENDPOINT, _applied(MODAL_ENDPOINT, "web", min_replicas=1, max_replicas=1, timeout=77)
+        ),
         _scenario("endpoint and function deleted", _ENDPOINT, _FUNCTION, _deleted(MODAL_ENDPOINT, "web")),
     )
 }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.coverage_report import Checker
 
 
-@pytest.mark.parametrize("name", ["function updated", "endpoint and function deleted"])
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_apps_crash_after_any_effect_leaves_one_app_for_each_object(name: str, court: Checker) -> None:
     court.knows(reference(name))
     faults = runner.faults_for(reference(name), "effect", "crash")

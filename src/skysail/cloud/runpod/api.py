@@ -14,6 +14,8 @@ import msgspec
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_PRICE = 1e6
+# Later times are no times of the service, and calculations with them would fail.
+_MAX_SECONDS = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 _FRACTION = re.compile(r"(\.\d{6})\d+")
 
 PodStatus = Literal["PROVISIONING", "STARTING", "RUNNING", "EXITED", "ERROR", "TERMINATED"]
@@ -308,12 +310,13 @@ def pod_problem(pod: Pod) -> str:
 
 
 def seconds(timestamp: str) -> float | None:
-    """Convert an RFC 3339 timestamp to seconds since 1970. Returns None if it is malformed."""
+    """Convert an RFC 3339 timestamp to seconds since 1970. Returns None if it is malformed or in another epoch."""
     try:
         parsed = datetime.fromisoformat(_FRACTION.sub(r"\1", timestamp))
-        return parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp()
+        found = parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         return None
+    return found if 0 <= found < _MAX_SECONDS else None
 
 
 def timestamp(at: float) -> str:

@@ -20,6 +20,7 @@ PROXY_DOMAIN = "proxy.runpod.net"
 _EXEC_SECONDS = 25
 _TIMED_OUT = 124
 _HTTP, _HTTPS = 80, 443
+_MAX_PORT = 65535
 _NOT_ALLOWED = "MethodNotAllowed"
 _CONNECT_SECONDS = 10.0
 _READ_BYTES = 65536
@@ -153,7 +154,7 @@ async def connect(endpoint: Endpoint, pod: api.Pod, port: int) -> PortConnection
     mapped = [row for row in (pod.runtime.ports or () if pod.runtime else ()) if row.private == port]
     for row in mapped:
         if row.type == "tcp" and row.ip and row.public:
-            _check_address(endpoint, row.ip, port)
+            _check_mapping(endpoint, row.ip, row.public, port)
             return TcpConnection(*await _open(outbound.open_connection(row.ip, row.public), port))
     if f"{port}/http" not in pod.ports and not any(row.type == "http" for row in mapped):
         if f"{port}/tcp" in pod.ports:
@@ -176,16 +177,16 @@ async def _open_proxy(endpoint: Endpoint, host: str) -> tuple[asyncio.StreamRead
     return await asyncio.open_connection(parts.hostname, port, ssl=context if is_https else None)
 
 
-def _check_address(endpoint: Endpoint, address: str, port: int) -> None:
-    """Refuse an address inside the operator's own network, which no pod at the service has. A stand-in is local."""
-    if endpoint.is_stand_in:
-        return
+def _check_mapping(endpoint: Endpoint, address: str, public: int, port: int) -> None:
+    """Refuse a mapping that cannot be real, such as one into the operator's own network. A stand-in is local."""
     try:
-        is_public = ipaddress.ip_address(address).is_global
+        is_public = ipaddress.ip_address(address).is_global or endpoint.is_stand_in
     except ValueError:
         is_public = False
     if not is_public:
         raise Rejected("PortUnreachable", f"RunPod maps port {port} to an address that is not public.")
+    if not 0 < public <= _MAX_PORT:
+        raise Rejected("PortUnreachable", f"RunPod maps port {port} to a number that no port has.")
 
 
 async def _open(

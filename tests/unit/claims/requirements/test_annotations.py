@@ -46,6 +46,13 @@ def test_parse_request_for_cloud_names_provider(written, labels, provider, asked
     assert (found.provider, found.asked_by, found.errors, found.warnings) == (provider, asked_by, (), ())
 
 
+def test_parse_annotations_of_an_earlier_run_ask_for_nothing():
+    asked = {f"{RUNPOD}offload": "true"}
+    stale = {f"{RUNPOD}offloaded": "true", f"{RUNPOD}pod-id": "old", f"{RUNPOD}cost-per-hr": "9.99"}
+    assert request(stale) == request({})
+    assert request({**asked, **stale}) == request(asked)
+
+
 @pytest.mark.parametrize(
     ("written", "labels"), [({f"{RUNPOD}managed": "true"}, {}), ({}, {f"{RUNPOD}managed": "true"})]
 )

@@ -140,6 +140,17 @@ async def test_files_of_config_maps_are_in_the_wrapper():
 
 
 @virtual
+async def test_named_registry_credential_wins_over_the_pull_secret():
+    login = RegistryCredentials("registry.test", "user", "canary-password")
+    async with scene() as at:
+        theirs = at.service.add_registry(_registry("theirs"))
+        options = (("container-registry-auth-id", theirs.id),)
+        await at.account.create(launch_spec(registry_credentials=login, options=options))
+        assert at.body().registry == theirs.id
+        assert list(at.service.registries) == [theirs.id]
+
+
+@virtual
 async def test_pull_secret_becomes_a_credential_of_ours_and_is_removed_again():
     login = RegistryCredentials("registry.test", "user", "canary-password")
     async with scene() as at:

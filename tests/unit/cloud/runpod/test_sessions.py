@@ -110,6 +110,18 @@ async def test_mapping_into_the_own_network_is_not_connected_to(ip):
         await sessions.connect(REAL, mapped(ip=ip), 22)
 
 
+@pytest.mark.parametrize("public", [-1, 65536, 2**70])
+async def test_mapping_to_a_number_that_no_port_has_is_rejected(public):
+    with pytest.raises(Rejected, match="no port has"):
+        await sessions.connect(REAL, mapped(ip="8.8.8.8", public=public), 22)
+
+
+@pytest.mark.parametrize("ip", ["x" * 1000, "x/y", "127.0.0.1\0"])
+async def test_mapping_of_a_stand_in_to_no_address_is_rejected(ip):
+    with pytest.raises(Rejected, match="not public"):
+        await sessions.connect(Endpoint("http://127.0.0.1:1"), mapped(ip=ip), 22)
+
+
 async def test_mapping_that_does_not_answer_is_rejected():
     with pytest.raises(Rejected) as caught:
         await sessions.connect(Endpoint("http://127.0.0.1:1"), mapped(ip="127.0.0.1", public=1), 22)

@@ -39,6 +39,15 @@ def test_plan_allowed_pod_is_bound_with_price():
     assert [event.reason for event in made.events] == [EventReason.OFFLOADED]
 
 
+def test_plan_pod_and_job_with_annotations_of_an_earlier_run_are_bound():
+    stale = {"runpod.io/offloaded": "true", "runpod.io/pod-id": "old", "runpod.io/cost-per-hr": "9.99"}
+    owner = Owner(kind="Job", name="a", annotations=stale)
+    seen = gpu_pod(annotations={"runpod.io/offload": "true", **stale}, labels={"runpod.io/managed": "true"})
+    (bind,) = plan(seen, owners=(owner,)).actions
+    assert isinstance(bind, Bind)
+    assert (bind.provider, bind.usd_per_hour) == ("runpod", 0.44)
+
+
 def test_plan_pod_is_patched_before_it_is_bound():
     owner = Owner(kind="Job", name="a", annotations={"runpod.io/offload": "true"})
     (patch,) = plan(gpu_pod(), owners=(owner,)).actions
@@ -134,6 +143,14 @@ def test_job_annotations_of_several_claims_are_lists():
 
 def test_job_annotations_of_unlaunched_claim_say_offloaded_only():
     assert annotate({}, claim("a", state="Launching")) == {"runpod.io/offloaded": "true"}
+
+
+def test_job_annotations_of_an_earlier_run_are_replaced():
+    stale = {"runpod.io/offloaded": "true", "runpod.io/pod-id": "old", "runpod.io/cost-per-hr": "9.990000"}
+    assert annotate(stale, claim("a", instanceId="i1", usdPerHour=0.44)) == {
+        "runpod.io/pod-id": "i1",
+        "runpod.io/cost-per-hr": "0.440000",
+    }
 
 
 def test_job_annotations_stay_after_the_last_claim():

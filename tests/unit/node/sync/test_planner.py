@@ -484,7 +484,12 @@ def test_status_image_unreadable_is_a_condition_until_it_is_read():
 
 @pytest.mark.parametrize(
     ("image_id", "shown", "is_written"),
-    [("runpod/abc", {}, True), ("runpod/abc", {"runpod.io/pod-id": "abc"}, False), ("modal.com/sb-1", {}, False)],
+    [
+        ("runpod/abc", {}, True),
+        ("runpod/abc", {"runpod.io/pod-id": "abc"}, False),
+        ("runpod/abc", {"runpod.io/pod-id": "earlier"}, True),
+        ("modal.com/sb-1", {}, False),
+    ],
 )
 def test_pod_at_runpod_shows_the_id_of_its_instance_once(image_id, shown, is_written):
     shown_pod = pod()

@@ -11,7 +11,7 @@ from aiohttp import web
 from skysail.cloud.provider import Session
 from skysail.cloud.runpod.client import MAX_BODY_BYTES
 from skysail.cloud.runpod.stand_in.faults import Fault
-from skysail.cloud.runpod.stand_in.log_book import LogBook
+from skysail.cloud.runpod.stand_in.log_book import Entry, LogBook
 from skysail.cloud.runpod.stand_in.validation import Refusal
 
 _TITLES = {400: "Bad Request", 401: "Unauthorized", 402: "Payment Required", 403: "Forbidden", 404: "Not Found"}
@@ -69,6 +69,11 @@ def start_of_log(request: web.Request, log: LogBook) -> int:
         raise Refusal(400, "tail must be from 0 to 5000")
     given = request.query.get("since", "")
     return max(log.since(given) if given else 0, len(log.entries) - tail)
+
+
+def log_line(entry: Entry) -> bytes:
+    """Return the payload of one event of a log stream."""
+    return msgspec.json.encode({"source": entry.source, "line": entry.line, "ts": entry.ts})
 
 
 def with_stock(request: web.Request) -> bool:

@@ -9,7 +9,6 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
-import msgspec
 from aiohttp import web
 
 from skysail.base.disconnects import tolerate_disconnects
@@ -191,8 +190,7 @@ class StandInServer:
         sent = 0
         async for entry in pod.log.read(start):
             if source in {None, entry.source}:
-                data = msgspec.json.encode({"source": entry.source, "line": entry.line, "ts": entry.ts})
-                await response.write(f"id: {entry.id}\n".encode() + b"data: " + data + b"\n\n")
+                await response.write(f"id: {entry.id}\ndata: ".encode() + replies.log_line(entry) + b"\n\n")
                 sent += 1
             if fault.what == "cut" and sent >= fault.lines:
                 replies.abort(request)

@@ -12,6 +12,7 @@ from skysail.app import training
 from skysail.app.cluster_check import StartupError, missing_rbac
 from skysail.base import clock
 from skysail.base.settings import Settings
+from skysail.kinds.modal_endpoints import webhook as modal_endpoints_webhook
 from skysail.kinds.offload import resource_limits_webhook
 from skysail.kinds.serving.admission import webhook as serving_webhook
 from skysail.kinds.serving.spec.config import serving_config
@@ -35,6 +36,7 @@ class WebhookServer:
         self._hooks: tuple[Hook, ...] = (
             *resource_limits_webhook.hooks(settings.nodes),
             *training_webhook.HOOKS,
+            *modal_endpoints_webhook.HOOKS,
             *serving_webhook.hooks(serving_config(settings)),
         )
         self._registrar = WebhookRegistrar(

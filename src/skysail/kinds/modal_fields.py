@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from msgspec import Meta
 
-from skysail.kube.api import fields
+from skysail.kube.api import fields, resource_validation
 from skysail.kube.api.schema import NULLABLE, Rule, cel_rules
 
 GROUP = "modal-operator.io"
 VERSION = "v1alpha1"
+# Names that the API server accepts: printable ASCII without an equals sign.
+_VARIABLE_NAME = re.compile(r"[ -<>-~]+")
 
 
 class ModalPart(fields.ApiStruct, frozen=True, rename=None):
@@ -78,3 +82,20 @@ KEPT_NAMES = frozenset(
         *("timeout", "tunnel_enabled", "tunnel_port", "enable_i6pn", "min_replicas", "max_replicas"),
     }
 )
+
+
+def errors(cpu: str, memory: str, env: Mapping[str, str]) -> Iterator[str]:
+    """Yield why containers with these fields cannot run, each as a sentence with the fix."""
+    for field, amount, example in (("cpu", cpu, "0.5 or 2.0"), ("memory", memory, "512Mi or 4Gi")):
+        number = resource_validation.parse_quantity(amount)
+        if number is None or number <= 0:
+            problem = "not a quantity" if number is None else "not above 0"
+            yield f"spec.{field} is {amount}, which is {problem}: write {example}."
+    for name in sorted(env):
+        if not name:
+            yield "spec.env has a variable without a name: give it a name, such as EPOCHS."
+        elif _VARIABLE_NAME.fullmatch(name) is None:
+            yield (
+                f"spec.env has the variable {name!r}, whose name is not valid: use printable ASCII characters other "
+                "than =."
+            )

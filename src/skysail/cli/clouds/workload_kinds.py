@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from skysail.base.names import Annotation
-from skysail.kinds.modal_endpoints import desired
+from skysail.kinds.modal_endpoints import desired, webhook
 from skysail.kinds.modal_endpoints.children import manifests
 from skysail.kinds.modal_endpoints.desired import Desired
 from skysail.kinds.modal_endpoints.types import ModalEndpoint, ModalFunction
@@ -218,6 +218,9 @@ def _function(manifest: Manifest, namespace: str) -> Iterator[Workload]:
 
 def _app(manifest: Manifest, object_: ModalEndpoint | ModalFunction, found: Desired) -> Workload:
     """Return the containers of an endpoint or function: all that Modal may run at the same time."""
+    errors = webhook.validate(object_)
+    if errors:
+        raise ValueError(" ".join(errors))
     app = desired.as_app(found, object_).app
     assert app is not None, "an App has containers"
     template = manifests.deployment(object_, found, 0)["spec"]["template"]

@@ -276,8 +276,10 @@ def test_file_without_objects_is_an_invalid_file(text):
         workloads.parse(text, "f.yaml", "team", SERVING)
 
 
-def test_modal_job_that_admission_rejects_is_an_invalid_file():
-    manifest = {"kind": "ModalJob", "metadata": {"name": "m"}, "spec": {"image": "i", "cpu": "-1"}}
+@pytest.mark.parametrize("kind", ["ModalJob", "ModalEndpoint", "ModalFunction"])
+def test_modal_object_that_admission_rejects_is_an_invalid_file(kind):
+    handler = {} if kind == "ModalJob" else {"handler": "app.hello"}
+    manifest = {"kind": kind, "metadata": {"name": "m"}, "spec": {"image": "i", "cpu": "-1", **handler}}
     with pytest.raises(InvalidFile, match=r"spec\.cpu is -1, which is not above 0"):
         parse(manifest)
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from skysail.base.names import Annotation
 from skysail.claims.requirements.types import MODAL
 from skysail.cloud.gang_limits import GangLimits
 from skysail.core.actions import Manifest
+from skysail.kinds import modal_fields
 from skysail.kinds.training.api.modal_job import ModalJob, ModalJobSpec
 from skysail.kinds.training.api.training_job import TRAINING_JOB
 from skysail.kinds.training.children.pod_template import CONTAINER
-from skysail.kube.api import child_names, quantities, resource_validation
+from skysail.kube.api import child_names, quantities
 from skysail.kube.api.env_escape import literal
 
 # Modal counts physical cores, Kubernetes counts threads.
 _CPUS_PER_CORE = 2
 _MAX_NAME_LENGTH = 200
 MAX_GPUS = 8
-# Names that the API server accepts: printable ASCII without an equals sign.
-_VARIABLE_NAME = re.compile(r"[ -<>-~]+")
 # Placeholders in the words of a command, and the variables of a rank.
 _PLACEHOLDERS = {"{rank}": "$(RANK)", "{world_size}": "$(WORLD_SIZE)"}
 
@@ -39,26 +37,7 @@ def gpu(spec: ModalJobSpec) -> tuple[str, int]:
 
 def errors(spec: ModalJobSpec, gang_limits: GangLimits | None = None) -> tuple[str, ...]:
     """Return why the job cannot run, each as a sentence with the fix. `gang_limits`: limits of Modal on gangs."""
-    return (*_amount_errors(spec), *_variable_errors(spec), *_gpu_errors(spec, gang_limits))
-
-
-def _amount_errors(spec: ModalJobSpec) -> Iterator[str]:
-    for field, amount, example in (("cpu", spec.cpu, "0.5 or 2.0"), ("memory", spec.memory, "512Mi or 4Gi")):
-        number = resource_validation.parse_quantity(amount)
-        if number is None or number <= 0:
-            problem = "not a quantity" if number is None else "not above 0"
-            yield f"spec.{field} is {amount}, which is {problem}: write {example}."
-
-
-def _variable_errors(spec: ModalJobSpec) -> Iterator[str]:
-    for name in sorted(spec.env):
-        if not name:
-            yield "spec.env has a variable without a name: give it a name, such as EPOCHS."
-        elif _VARIABLE_NAME.fullmatch(name) is None:
-            yield (
-                f"spec.env has the variable {name!r}, whose name is not valid: use printable ASCII characters other "
-                "than =."
-            )
+    return (*modal_fields.errors(spec.cpu, spec.memory, spec.env), *_gpu_errors(spec, gang_limits))
 
 
 def _gpu_errors(spec: ModalJobSpec, gang_limits: GangLimits | None) -> Iterator[str]:

@@ -22,7 +22,7 @@ KSERVE = {"InferenceService", "InferenceGraph"}
             KATIB | TRAINING_OPERATOR | KSERVE,
         ),
     ],
-    ids=str,
+    ids=["none", "katib", "training-operator", "kserve", "all"],
 )
 def test_offload_config_adapter_off_excludes_the_kinds_of_its_project(adapters, expected):
     assert offload_config(Settings(**adapters)).excluded_kinds == expected

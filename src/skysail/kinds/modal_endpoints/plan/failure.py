@@ -19,7 +19,7 @@ HANDLER_NOT_FOUND = 78
 # Exit code of a program that was not started, so that it has no log.
 _NOT_STARTED = 128
 # Exit codes of shells and container runtimes for a program that does not exist or cannot be executed.
-_NOT_EXECUTABLE = {126, 127, _NOT_STARTED}
+_NOT_EXECUTABLE = {126, 127}
 _START_ERRORS = {"StartError", "ContainerCannotRun"}
 # Reasons for which a cloud rejects an App, with ours.
 _REJECTED = {
@@ -112,6 +112,8 @@ def _of_end(end: Terminated, pod: str, image: str, *, is_own_server: bool) -> Pr
     rejected = _of_rejection(end.reason, message, pod)
     if rejected is not None:
         return rejected
+    if end.reason in pod_pending.NAMED:
+        return Problem(end.reason, f"Pod {pod} does not run: {message}")
     if end.exit_code == HANDLER_NOT_FOUND and not is_own_server:
         return Problem(Reason.HANDLER_NOT_FOUND, f"{message} {_handler_fix(message)}")
     is_missing = end.exit_code in _NOT_EXECUTABLE or end.reason in _START_ERRORS

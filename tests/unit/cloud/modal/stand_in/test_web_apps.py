@@ -92,8 +92,9 @@ async def test_create_cpu_memory_gpu_and_scale_reach_the_function(cloud: StandIn
     assert function._version.definition.resources.milli_cpu == 2500
     assert (function.settings.min_containers, function.settings.max_containers) == (0, 2)
     assert updated.app == made.app
-    scaled = await account.create(sized("c3", 5.0, "min=2,max=3"))
-    assert (function.settings.min_containers, function.settings.max_containers) == (2, 3)
+    scaled = await account.create(sized("c3", 5.0, "min=1,max=3"))
+    assert (function.settings.min_containers, function.settings.max_containers) == (1, 3)
+    assert await call(cloud, account, scaled.id) == {"x": "1", "value": ""}
     for instance in (made, updated, scaled):
         await account.terminate(instance.id, 0)
 

@@ -37,7 +37,7 @@ _QUOTA = "exceeded quota"
 _MAX_TEXT_LENGTH = 512
 _REASONS = {reason.value: reason for reason in Reason}
 # Reasons of containers at clouds that say by themselves what a user or an administrator can do.
-_NAMED = {
+NAMED = {
     Reason.BUDGET_EXHAUSTED,
     Reason.CLOUD_UNREACHABLE,
     Reason.ENTRYPOINT_UNKNOWN,
@@ -174,7 +174,7 @@ def _held(who: str, reason: str, message: str, previous: str) -> PendingReason:
         return PendingReason(
             Reason.UNSUPPORTED, f"{who} cannot run on its node: unsupported fields: {truncate(message)}"
         )
-    if reason in _NAMED:
+    if reason in NAMED:
         return PendingReason(_REASONS[reason], f"{who} does not start: {truncate(message)}")
     if reason in _NO_CONFIG:
         return PendingReason(Reason.CONFIG_MISSING, f"{who} refers to something that is missing: {reason_text}")

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +116,27 @@ def test_handler_app_slow_call_fails_alone(calls):
     assert calls.answer() == LATE
     assert calls.answer("/?at_once=1") == (200, "done")
     assert not calls.timers
+
+
+def test_handler_app_runs_no_more_calls_at_once_than_its_concurrency():
+    lock, pair = threading.Lock(), threading.Barrier(2)
+    running: list[int] = []
+    most = []
+
+    def function() -> None:
+        with lock:
+            running.append(1)
+            most.append(len(running))
+        pair.wait(60)
+        time.sleep(0.02)
+        with lock:
+            running.pop()
+
+    app = HandlerApp(function, concurrency=2)
+    with ThreadPoolExecutor(max_workers=8) as callers:
+        answers = list(callers.map(lambda _: app.answer("GET", "/", (), b"")[0], range(8)))
+    assert answers == [200] * 8
+    assert max(most) == 2
 
 
 def test_handler_app_whose_calls_all_hang_is_stuck(calls):

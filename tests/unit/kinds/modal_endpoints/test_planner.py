@@ -22,6 +22,8 @@ NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 METADATA = {"name": "fn", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1"}
 SPEC = {"image": "python:3.11-slim", "handler": "app.handler", "code": {"inline": "def handler(): return 1"}}
 
+TOKEN = "Modal rejects the token: Token not found. Update the Secret with Modal's credentials."
+
 
 def function(**spec: Any) -> ModalFunction:
     return msgspec.convert({"metadata": METADATA, "spec": {**SPEC, **spec}}, ModalFunction)
@@ -56,6 +58,10 @@ def ended(code: int, message: str = "", reason: str = "Error") -> dict[str, Any]
     state = {"terminated": {"exitCode": code, "message": message, "reason": reason}}
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     return {"containerStatuses": [{"name": "main", "state": waiting, "lastState": state, "restartCount": 1}]}
+
+
+def waiting(reason: str, message: str) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}]}
 
 
 def condition(plan: Any, type_: str) -> tuple[str, str]:
@@ -183,6 +189,12 @@ def test_planner_available_function_is_deployed_with_its_url():
             "ImagePullFailed",
             "Failed",
         ),
+        (waiting("Throttled", f"{TOKEN} The launch is retried later."), "Throttled", "Pending"),
+        (waiting("NoAccount", "Namespace n has no account at modal: create Secret modal."), "NoAccount", "Pending"),
+        (waiting("BudgetExhausted", "Budget b has 1 USD left: raise it."), "BudgetExhausted", "Pending"),
+        (ended(128, "All containers cost 9 USD/h: lower max_replicas.", "PriceAboveCap"), "PriceAboveCap", "Pending"),
+        (ended(137, "Budget b is spent: raise it.", "BudgetExhausted"), "BudgetExhausted", "Pending"),
+        (ended(128, "Modal has at most 8 T4 in a container, not 9.", "TooManyGpus"), "CrashLoop", "Failed"),
         ({}, "RollingOut", "Pending"),
     ],
 )
@@ -194,6 +206,38 @@ def test_planner_failure_is_named(status, reason, phase):
     assert condition(plan, "Deployed") == ("False", reason)
     assert plan.status.phase == phase
     assert plan.status.function_url == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (waiting("Throttled", TOKEN), TOKEN),
+        (waiting("NoAccount", "Create Secret modal."), "Create Secret modal."),
+        (ended(128, "Lower max_replicas.", "PriceAboveCap"), "Lower max_replicas."),
+        (
+            ended(128, "Modal has at most 8 T4.", "TooManyGpus"),
+            "could not start (TooManyGpus). Modal has at most 8 T4.",
+        ),
+    ],
+)
+def test_planner_failure_at_the_cloud_says_what_the_cloud_said(status, said):
+    found = snapshot(function())
+    revision = found.desired.revision  # type: ignore[union-attr]
+    broken = deployment(revision, available=0)
+    plan = planner.plan(msgspec.structs.replace(found, deployment=broken, pods=(pod(revision, **status),)))
+    (row,) = [row for row in plan.status.conditions if row.type == "Deployed"]
+    assert said in row.message
+
+
+def test_planner_pod_above_the_quota_is_named():
+    found = snapshot(function())
+    revision = found.desired.revision  # type: ignore[union-attr]
+    error = 'pods "fn-modal-1" is forbidden: exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=3'
+    row = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": error}
+    rejected = deployment(revision, available=0, updated=0, replicas=0, conditions=[row])
+    plan = planner.plan(msgspec.structs.replace(found, deployment=rejected))
+    assert condition(plan, "Deployed") == ("False", "QuotaExceeded")
+    assert plan.status.phase == "Failed"
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,8 @@ def _of_end(end: Terminated, pod: str, image: str, *, is_own_server: bool) -> Pr
     rejected = _of_rejection(end.reason, message, pod)
     if rejected is not None:
         return rejected
+    if end.reason in pod_pending.NAMED:
+        return Problem(end.reason, f"Pod {pod} does not run: {message}")
     if end.exit_code == HANDLER_NOT_FOUND and not is_own_server:
         return Problem(Reason.HANDLER_NOT_FOUND, f"{message} {_handler_fix(message)}")
     is_missing = end.exit_code in _NOT_EXECUTABLE or end.reason in _START_ERRORS

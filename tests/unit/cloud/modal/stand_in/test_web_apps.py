@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import modal
+import msgspec
 import pytest
 
 from skysail.claims.orphan_collector import orphans
-from skysail.cloud.account import LaunchSpec, Member
+from skysail.cloud.account import GpuRequest, LaunchSpec, Member
 from skysail.cloud.errors import Gone, NoCapacity, OutcomeUnknown, Rejected, Throttled
 from skysail.cloud.modal.account import ModalAccount
 from skysail.cloud.modal.stand_in.faults import Fault
@@ -69,6 +71,43 @@ async def test_app_is_deployed_updated_scaled_and_ended_under_one_address(cloud:
     assert ended.state == "ended"
     assert ended.usd_total is not None
     await eventually(lambda: billing.billable(cloud.ledger.rows) == ())
+
+
+async def test_create_cpu_memory_gpu_and_scale_reach_the_function(cloud: StandInHarness, account: ModalAccount):
+    def sized(claim: str, cpu: float, scale: str) -> LaunchSpec:
+        spec = launch(claim, scale=scale)
+        limits = ResourceLimits(cpu=cpu, memory=3 * 2**30)
+        member = Member(spec.pod, msgspec.structs.replace(spec.container, limits=limits))
+        return msgspec.structs.replace(spec, members=(member,), gpus=GpuRequest("T4", 2))
+
+    made = await account.create(sized("c1", 3.0, "min=1,max=4"))
+    function = next(iter(cloud.stand_in.web.functions.values()))
+    first = function._version.definition
+    # A core of Modal is two CPUs of Kubernetes.
+    assert (first.resources.milli_cpu, first.resources.milli_cpu_max) == (1500, 1500)
+    assert (first.resources.memory_mb, first.resources.memory_mb_max) == (3072, 3072)
+    assert (first.resources.gpu_config.gpu_type, first.resources.gpu_config.count) == ("T4", 2)
+    assert (function.settings.min_containers, function.settings.max_containers) == (1, 4)
+    updated = await account.create(sized("c2", 5.0, "min=0,max=2"))
+    assert function._version.definition.resources.milli_cpu == 2500
+    assert (function.settings.min_containers, function.settings.max_containers) == (0, 2)
+    assert updated.app == made.app
+    scaled = await account.create(sized("c3", 5.0, "min=1,max=3"))
+    assert (function.settings.min_containers, function.settings.max_containers) == (1, 3)
+    assert await call(cloud, account, scaled.id) == {"x": "1", "value": ""}
+    for instance in (made, updated, scaled):
+        await account.terminate(instance.id, 0)
+
+
+async def test_create_module_of_the_handler_is_not_imported_by_the_operator(
+    cloud: StandInHarness, account: ModalAccount
+):
+    code = "import sys\nsys.skysail_imported = True\ndef handler():\n    return sys.skysail_imported\n"
+    made = await account.create(launch("c1", code=code))
+    assert await call(cloud, account, made.id) is True
+    assert not hasattr(sys, "skysail_imported")
+    assert "app" not in sys.modules
+    await account.terminate(made.id, 0)
 
 
 async def test_app_newer_claim_ends_first_goes_back_to_the_earlier_one(cloud: StandInHarness, account: ModalAccount):

@@ -169,7 +169,6 @@ def test_planner_available_function_is_deployed_with_its_url():
         ),
         (ended(127, "python: not found"), "ImageWithoutPython", "Failed"),
         (ended(128, "no such file", "StartError"), "ImageWithoutPython", "Failed"),
-        (ended(128, "It costs too much.", "PriceAboveCap"), "CrashLoop", "Failed"),
         (ended(1, "boom"), "CrashLoop", "Failed"),
         (
             {

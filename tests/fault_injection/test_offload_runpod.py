@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.simulation import runner
-from tests.simulation.clouds import CALL_TROUBLES, SURVEY_TROUBLES
+from tests.simulation.clouds import CALL_REFUSALS, CALL_TROUBLES, SURVEY_TROUBLES
 from tests.simulation.faults import InjectedFault
 from tests.simulation.runpod_scenarios import SCENARIOS, disturbed, reference
 from tests.support import sampling
@@ -42,6 +42,17 @@ def test_trouble_with_a_request_changes_nothing(name: str, what: str, court: Che
     scenario, expected = disturbed(name, what)
     faults = runner.faults_for(expected, "call", what)
     assert court.violations(scenario, expected, faults) == []
+
+
+@pytest.mark.parametrize("what", CALL_REFUSALS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_refusal_wastes_nothing(name: str, what: str, court: Checker) -> None:
+    """The end may be another one; what was paid for is not."""
+    for fault in runner.faults_for(reference(name), "call", what):
+        outcome = court.check(SCENARIOS[name], reference(name), fault).outcome
+        assert outcome is not None, fault
+        assert outcome.errors == [], fault
+        assert outcome.bill.wrong == [], fault
 
 
 @_whole_only

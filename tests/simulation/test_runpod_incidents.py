@@ -5,16 +5,17 @@ The numbers are those of `test_incidents.py`, which tells all eighteen on the si
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
 from skysail.claims.types import CLOUD_INSTANCE
 from skysail.cloud.runpod.stand_in.faults import Fault, Operation
-from skysail.kube.api.resources import NAMESPACE, POD
+from skysail.kube.api.resources import JOB, NAMESPACE, POD
 from tests.contract.api_dsl import Api
 from tests.simulation import runner
+from tests.simulation.cloud_scenarios import of_job
 from tests.simulation.faults import InjectedFault
 from tests.simulation.offload import CLUSTER, OPTIONAL, RESOURCES, VOLATILE, apply_pod
 from tests.simulation.runner import Scenario
@@ -32,7 +33,10 @@ DEFAULTS = RunPodFixture.options
 
 
 class Story:
-    """What came of some steps. `later` are scripts of faults by the seconds after which they begin."""
+    """What came of some steps. `later` are scripts of faults by the seconds after which they begin.
+
+    `service` are other fields of the fixture, such as `vanish_after`.
+    """
 
     def __init__(
         self,
@@ -42,8 +46,10 @@ class Story:
         options: StandInOptions = DEFAULTS,
         fault: InjectedFault | None = None,
         down: frozenset[int] = frozenset(),
+        **service: float,
     ) -> None:
-        kind = type("Incident", (RunPodFixture,), {"script": faults, "later": later, "options": options})
+        fields = {"script": faults, "later": later, "options": options, **service}
+        kind = type("Incident", (RunPodFixture,), fields)
         opened: list[RunPodFixture] = []
 
         def outside() -> RunPodFixture:
@@ -77,7 +83,12 @@ class Story:
         return self.rows("create"), self.rows("create") - self.rows("ended")
 
     def phase(self, pod: str = "train") -> str | None:
-        return self.outcome.end.get(f"Pod {pod}", {}).get("status", {}).get("phase")
+        return self.status(pod).get("phase")
+
+    def status(self, pod: str = "train") -> dict[str, Any]:
+        """Return the last status of the pod, empty if the pod is gone."""
+        found: dict[str, Any] = self.outcome.end.get(f"Pod {pod}", {}).get("status", {})
+        return found
 
 
 async def work(api: Api) -> None:
@@ -167,3 +178,48 @@ def _in(namespace: str, pod: str) -> Step:
         await apply_pod(Api(api.transport, namespace, api.compact), "run=60s", name=pod)
 
     return step
+
+
+async def _work_for_a_job(api: Api) -> None:
+    """As the Job controller does: the next pod comes after the first one has failed."""
+    (await api.create(JOB, {"metadata": {"name": "job"}})).ok  # noqa: B018 (asserts)
+    owned = await of_job(api)
+    await apply_pod(api, "run=9h", metadata=owned)
+    await api.until(POD, "train", lambda pod: bool(pod) and pod.get("status", {}).get("phase") == "Failed")
+    await apply_pod(api, "run=30s", name="next", metadata=owned)
+
+
+def test_pod_whose_instance_vanished_is_lost_and_says_that_it_was_disrupted():
+    story = Story(work_for_hours, vanish_after=90.0)
+    assert story.sums == (1, 0)
+    _check_lost(story.status())
+
+
+def test_pod_of_a_job_whose_instance_vanished_is_lost_and_the_next_one_succeeds():
+    story = Story(_work_for_a_job, vanish_after=90.0)
+    assert (story.sums, story.phase("next")) == ((2, 0), "Succeeded")
+    _check_lost(story.status())
+
+
+def test_pod_of_a_job_whose_instance_was_stopped_has_failed_and_the_next_one_succeeds():
+    """A stop may also be an action of the user, so it costs the Job a retry."""
+    story = Story(_work_for_a_job, stops_after=90.0)
+    assert (story.sums, story.phase("next")) == ((2, 0), "Succeeded")
+    status = story.status()
+    assert (status["phase"], _terminated(status)) == ("Failed", ("ProviderStopped", 137))
+    assert _disruptions(status) == []
+
+
+def _check_lost(status: dict[str, Any]) -> None:
+    assert (status["phase"], status["reason"], _terminated(status)) == ("Failed", "Lost", ("Lost", 137))
+    assert _disruptions(status) == [("True", "TerminationByKubelet")]
+
+
+def _terminated(status: dict[str, Any]) -> tuple[str, int]:
+    (container,) = status["containerStatuses"]
+    state = container["state"]["terminated"]
+    return state["reason"], state["exitCode"]
+
+
+def _disruptions(status: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(row["status"], row["reason"]) for row in status["conditions"] if row["type"] == "DisruptionTarget"]

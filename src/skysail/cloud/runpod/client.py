@@ -222,7 +222,8 @@ class RunPodClient:
             async with self._streams.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
                 self._observe(response)
                 if response.status != answers.OK:
-                    reply = await self._read(response)
+                    async with asyncio.timeout(_CALL_SECONDS):
+                        reply = await self._read(response)
                     self._check_throttled(reply)
                     raise answers.error(reply)
                 async for event in event_stream.read(response.content):

@@ -41,9 +41,12 @@ delete_pod() {
     python3 - "$pod" "$authorization" "$agent" "$ca_file" <<'END' 2>/dev/null && return 0
 import ssl, sys, urllib.request
 url, authorization, agent, ca = sys.argv[1:]
-headers = {"Authorization": authorization.split(": ", 1)[1], "User-Agent": agent}
-request = urllib.request.Request(url, method="DELETE", headers=headers)
-urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cafile=ca or None))
+headers = {"Authorization": authorization.split(": ", 1)[1], "User-Agent": agent, "Content-Type": "application/json"}
+context = ssl.create_default_context(cafile=ca or None)
+def request(method, url, body): return urllib.request.Request(url, body, headers, method=method)
+def call(*fields): urllib.request.urlopen(request(*fields), timeout=30, context=context)
+try: call("DELETE", url, None)
+except OSError: call("POST", url + "/action", b'{"action":"terminate"}')
 END
   fi
   if command -v wget >/dev/null 2>&1; then

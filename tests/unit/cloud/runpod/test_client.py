@@ -178,6 +178,49 @@ async def test_answer_that_drips_ends_at_the_deadline(monkeypatch):
             await opened.create_pod(BODY)
 
 
+CALLS = {
+    "list": (200, lambda opened: opened.list_pods()),
+    "get": (200, lambda opened: opened.get_pod("abc")),
+    "exec": (200, lambda opened: opened.exec("abc", api.ExecCommand(command=("true",)))),
+    "catalogue": (200, lambda opened: opened.gpu_types("SECURE")),
+    "error of a log": (500, lambda opened: anext(opened.logs("abc", since=0.0))),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_answer_of_any_call_that_is_too_large_is_cut(monkeypatch, name):
+    monkeypatch.setattr(client, "_MAX_ANSWER_BYTES", 10_000)
+    status, call = CALLS[name]
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 65536)
+
+    async with asyncio.timeout(5), serving(endless) as (opened, _):
+        with pytest.raises(OutcomeUnknown, match="more than"):
+            await call(opened)
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_answer_of_any_call_that_drips_ends_at_the_deadline(monkeypatch, name):
+    monkeypatch.setattr(client, "_CALL_SECONDS", 0.2)
+    monkeypatch.setitem(RunPodClient._send.__kwdefaults__, "seconds", 0.2)
+    status, call = CALLS[name]
+
+    async def drips(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.02)
+
+    async with asyncio.timeout(5), serving(drips) as (opened, _):
+        with pytest.raises(OutcomeUnknown):
+            await call(opened)
+
+
 async def test_cut_connection_is_unknown_and_no_connection_is_throttled():
     async def cut(request: web.Request) -> web.Response:
         assert request.transport

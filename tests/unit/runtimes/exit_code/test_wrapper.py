@@ -250,8 +250,11 @@ def test_container_that_reached_its_deadline_is_kept_until_its_report_is_read(ru
     assert time.monotonic() - reported > 2
 
 
+@pytest.mark.parametrize("deletion", [204, 403])
 @pytest.mark.parametrize("tool", ["curl", "python3", "wget"])
-def test_ended_container_deletes_its_own_pod(run, tool, tmp_path: Path):
+def test_ended_container_deletes_its_own_pod_or_terminates_it_if_deletion_is_forbidden(
+    run, tool, deletion, tmp_path: Path
+):
     if not shutil.which(tool, path="/usr/bin:/bin"):
         pytest.skip(f"{tool} is not installed")
     tools = tmp_path / "bin"
@@ -265,10 +268,20 @@ def test_ended_container_deletes_its_own_pod(run, tool, tmp_path: Path):
 
     class Api(http.server.BaseHTTPRequestHandler):
         def do_DELETE(self) -> None:
-            requests.append(("DELETE", self.path, self.headers["Authorization"], self.headers["User-Agent"]))
-            self.send_response(204)
+            self.answer(deletion, "")
+
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            self.answer(200, f"{self.headers['Content-Type']} {content}")
+
+        def answer(self, status: int, content: str) -> None:
+            headers = self.headers["Authorization"], self.headers["User-Agent"]
+            requests.append((self.command, self.path, content, *headers))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
             self.end_headers()
-            seen.set()
+            if status < 300:
+                seen.set()
 
         def log_message(self, *_: object) -> None: ...
 
@@ -279,4 +292,6 @@ def test_ended_container_deletes_its_own_pod(run, tool, tmp_path: Path):
         assert wrapped.until_exit()[0] == 0
         assert seen.wait(60)
         server.shutdown()
-    assert requests[0] == ("DELETE", "/v2/pods/pod1", "Bearer key1", USER_AGENT)
+    headers = "Bearer key1", USER_AGENT
+    terminated = ("POST", "/v2/pods/pod1/action", 'application/json {"action":"terminate"}', *headers)
+    assert requests == [("DELETE", "/v2/pods/pod1", "", *headers), *([terminated] if deletion == 403 else [])]

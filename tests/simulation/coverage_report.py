@@ -42,6 +42,15 @@ class Checker:
     def violations(self, scenario: Scenario, expected: Outcome, faults: Iterable[InjectedFault]) -> list[str]:
         return [line for fault in faults for line in self.check(scenario, expected, fault).wrong]
 
+    def waste(self, scenario: Scenario, expected: Outcome, faults: Iterable[InjectedFault]) -> list[str]:
+        """Errors and wrong bills of runs that may end in another way than the expected one."""
+        found: list[str] = []
+        for fault in faults:
+            outcome = self.check(scenario, expected, fault).outcome
+            rows = ["no end"] if outcome is None else [*outcome.errors, *outcome.bill.wrong]
+            found += [f"{fault}: {row}" for row in rows]
+        return found
+
     def check(self, scenario: Scenario, expected: Outcome, fault: InjectedFault) -> Verdict:
         verdict = runner.check(scenario, expected, fault)
         self._counts[_RUN + _row(fault)] += 1
